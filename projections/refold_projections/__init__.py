@@ -1,0 +1,1 @@
+"""What follows from the log: the fold, the boundary, and later the tables."""

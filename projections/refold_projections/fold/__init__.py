@@ -1,0 +1,70 @@
+"""The fold: the claim rule, the state of a run, its boundary and the sentence. Pure."""
+
+from refold_projections.fold.boundary import Boundary, boundary, is_under_way, is_waiting
+from refold_projections.fold.evidence import conflicts
+from refold_projections.fold.evolve import evolve
+from refold_projections.fold.partition import Applied, Facts, Mark, PartitionFold, stamp_of
+from refold_projections.fold.position import NO_CLAIM, Position, Verdict, judge
+from refold_projections.fold.sentence import moment, sentence
+from refold_projections.fold.snapshot import from_snapshot, state_hash, to_snapshot
+from refold_projections.fold.state import (
+    ABSENT,
+    DENIED,
+    DONE,
+    FAILED,
+    IN_DOUBT,
+    NEVER_STARTED,
+    OPEN,
+    UNSETTLED,
+    Attempt,
+    Cancel,
+    Cursor,
+    Ended,
+    Outcome,
+    Parked,
+    RunState,
+    Slot,
+    Stamp,
+    Timer,
+)
+
+__all__ = [
+    "ABSENT",
+    "DENIED",
+    "DONE",
+    "FAILED",
+    "IN_DOUBT",
+    "NEVER_STARTED",
+    "NO_CLAIM",
+    "OPEN",
+    "UNSETTLED",
+    "Applied",
+    "Attempt",
+    "Boundary",
+    "Cancel",
+    "Cursor",
+    "Ended",
+    "Facts",
+    "Mark",
+    "Outcome",
+    "Parked",
+    "PartitionFold",
+    "Position",
+    "RunState",
+    "Slot",
+    "Stamp",
+    "Timer",
+    "Verdict",
+    "boundary",
+    "conflicts",
+    "evolve",
+    "from_snapshot",
+    "is_under_way",
+    "is_waiting",
+    "judge",
+    "moment",
+    "sentence",
+    "stamp_of",
+    "state_hash",
+    "to_snapshot",
+]

@@ -1,0 +1,204 @@
+"""The boundary of a run at one log position: done, under way, in doubt, failed, not started."""
+
+from dataclasses import dataclass
+
+from refold_projections.fold.state import DONE, FAILED, OPEN, UNSETTLED, Attempt, RunState, Slot
+
+EFFECTLESS = frozenset({"sleep"})
+"""Slots that are no steps: they are left out of what people read."""
+
+
+@dataclass(frozen=True, slots=True)
+class DoneStep:
+    """A step whose outcome is recorded. `attempt` is the one that did it, `at_ms` when it was recorded."""
+
+    slot: str
+    step: str
+    attempt: int
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStep:
+    """A step under way or in doubt since `since_ms`; `reason` says what is known, `needs` who acts."""
+
+    slot: str
+    step: str
+    attempt: int
+    since_ms: int
+    policy: str
+    effect_key: str
+    reason: str | None
+    escalated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FailedStep:
+    """A step whose last observed attempt certainly did not act."""
+
+    slot: str
+    step: str
+    attempt: int
+    at_ms: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """What is known of a run's steps, and what the run waits for.
+
+    `status`: running, waiting, in_doubt, diverged, blocked, cancelling, completed, failed or
+    cancelled. `needs`: None, time, person or code. `remaining`: plan names without a done slot,
+    None without a plan. `wakes_ms`: when the next timer of a waiting run is due.
+    """
+
+    run_id: str
+    run: str
+    version: str
+    status: str
+    reason: str | None
+    needs: str | None
+    done: tuple[DoneStep, ...]
+    under_way: tuple[OpenStep, ...]
+    in_doubt: tuple[OpenStep, ...]
+    failed: tuple[FailedStep, ...]
+    remaining: tuple[str, ...] | None
+    wakes_ms: int | None
+    conflicts: tuple[str, ...]
+
+
+def boundary(state: RunState, claim_id: bytes) -> Boundary:
+    """The boundary of `state` while `claim_id` is the partition's latest claim that counts.
+
+    An attempt is under way while its claim is the latest, in doubt after a later one or after
+    `StepInDoubt`. In a run that has ended nothing is under way.
+    """
+    done: list[DoneStep] = []
+    under_way: list[OpenStep] = []
+    in_doubt: list[OpenStep] = []
+    failed: list[FailedStep] = []
+    red: list[str] = []
+    for slot in sorted(state.slots.values(), key=lambda s: s.born):
+        if slot.conflicted:
+            red.append(slot.name)
+        if slot.step in EFFECTLESS and not slot.attempts:
+            continue
+        outcome = slot.outcome
+        if outcome is not None and outcome.kind in ("ok", "unrecordable"):
+            done.append(DoneStep(slot.name, slot.step, _done_by(slot), outcome.at_ms))
+        elif slot.unsettled:
+            worst = _most_doubtful(slot, claim_id)
+            entry = _open(slot, worst)
+            (under_way if is_under_way(worst, claim_id) else in_doubt).append(entry)
+        elif outcome is not None or slot.failures:
+            at_ms = outcome.at_ms if outcome else slot.attempts[-1].at_ms if slot.attempts else 0
+            error = outcome.error if outcome else None
+            failed.append(
+                FailedStep(
+                    slot.name,
+                    slot.step,
+                    slot.tried,
+                    at_ms,
+                    f"{error.type}: {error.message}" if error else "absent for good"
+                    if outcome
+                    else "will be tried again",
+                )
+            )
+    status, reason, needs, wakes = _status(state, under_way, in_doubt)
+    finished = {entry.step for entry in done}
+    remaining = None
+    if state.plan is not None:
+        remaining = tuple(name for name in state.plan if name not in finished)
+    return Boundary(
+        state.run_id,
+        state.run,
+        state.version,
+        status,
+        reason,
+        needs,
+        tuple(done),
+        tuple(under_way),
+        tuple(in_doubt),
+        tuple(failed),
+        remaining,
+        wakes,
+        tuple(red),
+    )
+
+
+def is_under_way(attempt: Attempt, claim_id: bytes) -> bool:
+    """Whether the attempt is one of the latest claim and nobody doubts it yet."""
+    return attempt.status == OPEN and attempt.claim_id == claim_id
+
+
+def _done_by(slot: Slot) -> int:
+    for attempt in slot.attempts:
+        if attempt.status == DONE:
+            return attempt.number
+    return slot.failures + 1 if not slot.attempts else slot.attempts[-1].number
+
+
+def _most_doubtful(slot: Slot, claim_id: bytes) -> Attempt:
+    """The earliest attempt in doubt, else the one that is under way."""
+    unsettled = slot.unsettled
+    for attempt in unsettled:
+        if not is_under_way(attempt, claim_id):
+            return attempt
+    return unsettled[-1]
+
+
+def _open(slot: Slot, attempt: Attempt) -> OpenStep:
+    return OpenStep(
+        slot.name,
+        slot.step,
+        attempt.number,
+        attempt.at_ms,
+        slot.policy,
+        slot.effect_key,
+        attempt.reason,
+        slot.escalated,
+    )
+
+
+def _status(
+    state: RunState, under_way: list[OpenStep], in_doubt: list[OpenStep]
+) -> tuple[str, str | None, str | None, int | None]:
+    """Status, reason, who is needed, and when the next timer is due."""
+    if state.ended is not None:
+        error = state.ended.error
+        return state.ended.status, f"{error.type}: {error.message}" if error else None, None, None
+    escalated = [entry for entry in in_doubt if entry.escalated]
+    timers = [t for t in state.timers.values() if t.kind != "proof"]
+    wakes = min((t.deadline_ms for t in timers), default=None)
+    if state.cancel is not None:
+        why = f"cancel requested by {state.cancel.by}: {state.cancel.why}"
+        needs = "person" if escalated and len(escalated) == len(in_doubt) else None
+        return "cancelling", why, needs, wakes
+    if state.parked is not None:
+        kind, reason, detail = state.parked
+        return kind, detail if kind == "diverged" else f"{reason}: {detail}", "code", wakes
+    if in_doubt:
+        first = escalated[0] if escalated else in_doubt[0]
+        why = first.reason or f"{first.slot}: the process that ran it ended before its outcome was recorded"
+        busy = under_way or len(escalated) < len(in_doubt)
+        return "in_doubt", why, "person" if escalated and not busy else None, wakes
+    if under_way or not timers:
+        return "running", None, None, wakes
+    return "waiting", None, "time", wakes
+
+
+def is_waiting(state: RunState) -> bool:
+    """Whether nothing but timers can move the run: no attempt is open and a timer is armed."""
+    return bool(state.timers) and not state.open_slots and state.parked is None
+
+
+def settled_negatively(slot: Slot) -> bool:
+    """Whether every attempt of the slot is known not to have acted."""
+    return bool(slot.attempts) and not any(
+        a.status in UNSETTLED or a.status == DONE for a in slot.attempts
+    )
+
+
+def last_failed(slot: Slot) -> bool:
+    """Whether the slot's last attempt is an observed failure."""
+    return bool(slot.attempts) and slot.attempts[-1].status == FAILED

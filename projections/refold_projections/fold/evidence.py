@@ -1,0 +1,22 @@
+"""When evidence contradicts what was settled: a function of two sets, so order cannot matter.
+
+Source: design, section 3.1, rule 7 and section 6, "Who speaks for what".
+"""
+
+from refold_projections.fold.state import DONE, FAILED, NEGATIVE, NEVER_STARTED, Attempt, Slot
+
+
+def _excluded(attempt: Attempt) -> bool:
+    """Whether it is known by itself that this attempt did not act."""
+    if attempt.status in (NEVER_STARTED, FAILED):
+        return True
+    return bool(attempt.evidence) and "completed" not in attempt.evidence
+
+
+def conflicts(slot: Slot) -> tuple[int, ...]:
+    """Numbers of the attempts whose evidence contradicts their settlement, and is not written yet."""
+    told = [a for a in slot.attempts if a.status in NEGATIVE and "completed" in a.evidence]
+    done = [a for a in slot.attempts if a.status == DONE]
+    if done and all(_excluded(a) for a in slot.attempts):
+        told += done
+    return tuple(sorted(a.number for a in told if not a.conflict_written))

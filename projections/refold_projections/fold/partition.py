@@ -1,0 +1,203 @@
+"""The fold of one partition: claim rule, runs and what a claim needs to know; every reader uses it."""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
+
+from refold_projections.fold.evolve import evolve
+from refold_projections.fold.position import NO_CLAIM, Position, Verdict, judge
+from refold_projections.fold.state import Parked, RunState, Stamp
+from refold_schemas.codec import KIND_REPORT, Codec, HeaderUnreadable, RecordHeader, UndecodableRecord
+from refold_schemas.events import Event, PartitionClaimed, PartitionReleased
+from refold_schemas.events.types import RunEvent
+
+
+class StoredRecord(Protocol):
+    """What the fold needs of a stored record (`refold.log` has it)."""
+
+    @property
+    def offset(self) -> int:
+        """Its place in the partition."""
+
+    @property
+    def key(self) -> bytes | None:
+        """The UTF-8 run_id, None for partition events."""
+
+    @property
+    def value(self) -> bytes | None:
+        """The framed Avro body."""
+
+    @property
+    def header(self) -> bytes | None:
+        """The `refold` header."""
+
+    @property
+    def append_ms(self) -> int:
+        """The log's clock."""
+
+
+class Mark(NamedTuple):
+    """The last record of a run, reports included: what a snapshot is labelled with."""
+
+    offset: int
+    claim_id: bytes
+    n: int
+
+
+class Facts(NamedTuple):
+    """What the latest claim that counts says, and how the earlier ones ended.
+
+    `unclean_row`: claims by another process without a release before them, in a row;
+    `unclean_total`: the same over the partition's life.
+    """
+
+    process: str = ""
+    owner: str = ""
+    app: str = ""
+    partition_count: int = 0
+    topic_ids: tuple[str, ...] = ()
+    format_level: int = 0
+    released: bool = True
+    unclean_total: int = 0
+    unclean_row: int = 0
+
+
+class Applied(NamedTuple):
+    """What one record was to the fold. `event` is None where its body was not read or not readable."""
+
+    verdict: Verdict
+    run_id: str | None
+    event: Event | None
+    header: RecordHeader | None
+    problem: str | None
+
+
+class PartitionFold:
+    """Folds records of `ns.events` of one partition, in order.
+
+    `keep` limits the runs whose state is kept (a client that follows one run needs no others).
+    """
+
+    def __init__(self, codec: Codec, *, keep: Callable[[str], bool] | None = None) -> None:
+        self.codec = codec
+        self.position = Position()
+        self.facts = Facts()
+        self.runs: dict[str, RunState] = {}
+        self.marks: dict[str, Mark] = {}
+        self.skipped: dict[Verdict, int] = {}
+        self._keep = keep
+
+    def apply(self, record: StoredRecord) -> Applied:
+        """Fold one record. Never raises for what stands in the log."""
+        header: RecordHeader | None = None
+        if record.header is not None:
+            try:
+                header = RecordHeader.unpack(record.header)
+            except HeaderUnreadable:
+                header = None
+        self.position, verdict = judge(self.position, record.offset, header)
+        if verdict > Verdict.REPORT or header is None:
+            self.skipped[verdict] = self.skipped.get(verdict, 0) + 1
+            return Applied(verdict, None, None, header, None)
+        event: Event | None = None
+        problem: str | None = None
+        try:
+            event = self.codec.decode(record.value or b"")  # type: ignore[assignment]
+        except UndecodableRecord as error:
+            problem = str(error)
+        if verdict is Verdict.CLAIM:
+            self._claimed(event, header)
+            return Applied(verdict, None, event, header, problem)
+        if record.key is None:
+            self._of_partition(event)
+            return Applied(verdict, None, event, header, problem)
+        run_id = record.key.decode("utf-8", "replace")
+        if self._keep is None or self._keep(run_id):
+            self._of_run(run_id, event, header, record, problem)
+        return Applied(verdict, run_id, event, header, problem)
+
+    def apply_all(self, records: Iterable[StoredRecord]) -> None:
+        """Fold several records."""
+        for record in records:
+            self.apply(record)
+
+    def _claimed(self, event: Event | None, header: RecordHeader) -> None:
+        facts = self.facts
+        if not isinstance(event, PartitionClaimed):  # unreadable, but it is a claim all the same
+            self.facts = facts._replace(released=False, process="")
+            return
+        unclean = not facts.released and facts.process != event.process
+        row = facts.unclean_row + 1 if unclean else 0 if facts.released else facts.unclean_row
+        self.facts = Facts(
+            event.process,
+            event.owner,
+            event.app,
+            event.partition_count,
+            event.topic_ids,
+            event.format_level,
+            False,
+            facts.unclean_total + unclean,
+            row,
+        )
+
+    def _of_partition(self, event: Event | None) -> None:
+        if isinstance(event, PartitionReleased):
+            self.facts = self.facts._replace(released=True)
+
+    def _of_run(
+        self,
+        run_id: str,
+        event: Event | None,
+        header: RecordHeader,
+        record: StoredRecord,
+        problem: str | None,
+    ) -> None:
+        state = self.runs.get(run_id)
+        if event is None:
+            if state is not None:
+                # One unreadable body parks its run and nothing else.
+                detail = f"event at offset {record.offset} cannot be read: {problem}"
+                self.runs[run_id] = state._replace(
+                    parked=Parked("blocked", "undecodable_event", detail)
+                )
+                self.marks[run_id] = Mark(record.offset, header.claim_id, header.n)
+            return
+        after = evolve(state, run_id, _run_event(event), stamp_of(header, record, self.facts))
+        if after is not None:
+            self.runs[run_id] = after
+            self.marks[run_id] = Mark(record.offset, header.claim_id, header.n)
+
+    @property
+    def claim_id(self) -> bytes:
+        """The latest claim that counts; 16 zero bytes before the first."""
+        return self.position.claim_id
+
+    @property
+    def owned(self) -> bool:
+        """Whether somebody owns the partition as far as the log says."""
+        return self.position.claim_id != NO_CLAIM and not self.facts.released
+
+
+def stamp_of(header: RecordHeader, record: StoredRecord, facts: Facts) -> Stamp:
+    """What `evolve` needs of a record beside its event. `size` counts key, value and header."""
+    size = len(record.value or b"") + len(record.key or b"") + len(record.header or b"")
+    return Stamp(header.at_ms, header.claim_id, header.n, size, facts.unclean_total)
+
+
+def is_report(header: RecordHeader) -> bool:
+    """Whether the record is evidence outside the claim rule."""
+    return header.kind == KIND_REPORT
+
+
+def _run_event(event: Event) -> RunEvent:
+    return event  # type: ignore[return-value]  # a keyed record; anything else has no applier
+
+
+__all__ = [
+    "Applied",
+    "Facts",
+    "Mark",
+    "PartitionFold",
+    "StoredRecord",
+    "is_report",
+    "stamp_of",
+]

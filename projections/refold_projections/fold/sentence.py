@@ -1,0 +1,64 @@
+"""The operator's sentence: a pure function of boundary, time zone and today's date."""
+
+from datetime import date, datetime, timezone, tzinfo
+
+from refold_projections.fold.boundary import Boundary
+
+_WORDS = (
+    "no one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+    "sixteen seventeen eighteen nineteen twenty"
+).split()
+
+
+def count_words(number: int, noun: str) -> str:
+    """A count as people write it.
+
+    >>> count_words(6, "step"), count_words(1, "step"), count_words(0, "step"), count_words(41, "step")
+    ('six steps', 'one step', 'no steps', '41 steps')
+    """
+    word = _WORDS[number] if number < len(_WORDS) else f"{number:,}"
+    return f"{word} {noun}{'' if number == 1 else 's'}"
+
+
+def moment(at_ms: int, zone: tzinfo, today: date) -> str:
+    """A time of day today, else with its date: `14:07`, `2026-08-08 14:07`."""
+    at = datetime.fromtimestamp(at_ms / 1000, timezone.utc).astimezone(zone)
+    return f"{at:%H:%M}" if at.date() == today else f"{at:%Y-%m-%d %H:%M}"
+
+
+def sentence(boundary: Boundary, zone: tzinfo, today: date) -> str:
+    """One sentence that an operator can act on.
+
+    `six steps complete, charge in doubt since 14:07, three steps remaining`. "Remaining" counts
+    plan names without a done slot; without a plan the clause is left out.
+    """
+    parts = [f"{count_words(len(boundary.done), 'step')} complete"]
+    for entry in boundary.in_doubt:
+        label = _label(entry.slot, entry.step)
+        parts.append(f"{label} in doubt since {moment(entry.since_ms, zone, today)}")
+    for entry in boundary.under_way:
+        label = _label(entry.slot, entry.step)
+        parts.append(f"{label} under way since {moment(entry.since_ms, zone, today)}")
+    for failure in boundary.failed:
+        parts.append(f"{_label(failure.slot, failure.step)} failed ({failure.error})")
+    if boundary.status in ("diverged", "blocked"):
+        parts.append(f"{boundary.status}: {boundary.reason}")
+    elif boundary.status == "cancelling":
+        parts.append("being cancelled")
+    elif boundary.status in ("completed", "failed", "cancelled"):
+        parts.append(f"the run {_ENDED[boundary.status]}")
+    elif boundary.status == "waiting" and boundary.wakes_ms is not None:
+        parts.append(f"waiting until {moment(boundary.wakes_ms, zone, today)}")
+    if boundary.conflicts:
+        parts.append(f"evidence conflicts with the record of {', '.join(boundary.conflicts)}")
+    if boundary.remaining is not None and boundary.status not in _ENDED:
+        parts.append(f"{count_words(len(boundary.remaining), 'step')} remaining")
+    return ", ".join(parts)
+
+
+_ENDED = {"completed": "completed", "failed": "failed", "cancelled": "was cancelled"}
+
+
+def _label(slot: str, step: str) -> str:
+    """The step's name where its slot says no more, else the slot."""
+    return step if slot == f"{step}#1" else slot

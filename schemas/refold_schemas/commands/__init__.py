@@ -1,0 +1,5 @@
+"""What is asked: the command classes, their Avro schemas beside them."""
+
+from refold_schemas.commands.types import CancelRun, Command, ResolveStep, RetryRun, StartRun
+
+__all__ = ["CancelRun", "Command", "ResolveStep", "RetryRun", "StartRun"]

@@ -1,0 +1,58 @@
+"""What is asked: one frozen class for each command. Any Kafka client in any language may publish one.
+
+`command_id` is the sender's (a UUID as text): a repeat of it is applied once. `by` is who asks.
+"""
+
+from dataclasses import dataclass
+
+from refold_schemas.values import Value
+
+
+@dataclass(frozen=True, slots=True)
+class StartRun:
+    """Begin a run. `version` None: whatever version the owner offers."""
+
+    command_id: str
+    run_id: str
+    run: str
+    input: Value
+    version: str | None
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResolveStep:
+    """A person says of a slot in doubt whether its effect happened; `result` if it did."""
+
+    command_id: str
+    run_id: str
+    slot: str
+    happened: bool
+    result: Value | None
+    by: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRun:
+    """End a run: nothing new starts, open attempts are settled, then it is cancelled."""
+
+    command_id: str
+    run_id: str
+    by: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class RetryRun:
+    """Let a parked run go on, or try the failed slot of a failed run again."""
+
+    command_id: str
+    run_id: str
+    slot: str | None
+    fresh_key: bool
+    by: str
+    why: str
+
+
+Command = StartRun | ResolveStep | CancelRun | RetryRun

@@ -1,0 +1,314 @@
+"""What happened: one frozen class for each event. Its Avro schema beside it has the same fields.
+
+A record's key is the `run_id`, its header `refold` carries claim, n and time; so no event repeats
+them. Times are milliseconds since 1970 UTC on the owner's clock, durations are milliseconds.
+"""
+
+from dataclasses import dataclass
+
+from refold_schemas.values import Argument, ErrorInfo, ModelUse, Unrecordable, Value
+
+
+# ---- of a partition
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionClaimed:
+    """A worker became owner of the partition, if the claim counts. `claim_id`, `epoch`: header.
+
+    `process` is fresh for each start of a process; two claims of one process are no unclean end.
+    `versions` are `run@version` as this worker offers them.
+    """
+
+    owner: str
+    process: str
+    app: str
+    engine: str
+    versions: tuple[str, ...]
+    topic_ids: tuple[str, ...]
+    partition_count: int
+    format_level: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReleased:
+    """The owner handed over on purpose: nothing of it is under way any more."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRejected:
+    """A command had nothing to say. Keyed by its run where it names one.
+
+    `reason` is one of: duplicate, run_exists, run_exists_other_input, unknown_run, run_ended,
+    unknown_function, input_invalid, not_in_doubt, too_early, not_parked, undecodable, too_large.
+    `raw` holds the first 1,024 bytes of one that could not be decoded.
+    """
+
+    command_id: str
+    command_type: str
+    command_offset: int
+    reason: str
+    detail: str
+    raw: bytes | None
+
+
+# ---- of a run
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    """A run exists. `nonce` (32 bytes) seeds fingerprints, `ctx.uuid` and `ctx.random`."""
+
+    run: str
+    version: str
+    input: Value
+    nonce: bytes
+    command_id: str
+    started_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlanDeclared:
+    """The step names that the author expects, in order. Descriptive: only sentences use it."""
+
+    steps: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepIntended:
+    """An attempt is about to act: durable before anything leaves.
+
+    `arguments` is None for a repeat: those of the slot's first intent are sent again.
+    `key_ttl_ms`: how long the far system remembers the key, None is for ever.
+    """
+
+    slot: str
+    step: str
+    attempt: int
+    generation: int
+    arguments: tuple[Argument, ...] | None
+    fingerprint: bytes
+    effect_key: str
+    policy: str
+    timeout_ms: int
+    settle_ms: int
+    key_ttl_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepCompleted:
+    """A step returned. Without an intent (re-executable) it names step, fingerprint and arguments.
+
+    `result` is None exactly if `unrecordable` is set: the effect happened, it never runs again.
+    """
+
+    slot: str
+    attempt: int
+    result: Value | None
+    unrecordable: Unrecordable | None
+    model: ModelUse | None
+    step: str | None
+    fingerprint: bytes | None
+    arguments: tuple[Argument, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepFailed:
+    """An attempt certainly did not act (or, re-executable, raised). `final`: run code is told."""
+
+    slot: str
+    attempt: int
+    error: ErrorInfo
+    final: bool
+    fresh_key: bool
+    step: str | None
+    fingerprint: bytes | None
+    arguments: tuple[Argument, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepInDoubt:
+    """Nobody knows whether the attempt acted. `escalated`: the slot is handed to a person."""
+
+    slot: str
+    attempt: int
+    reason: str
+    escalated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepResolved:
+    """An attempt in doubt was settled.
+
+    `verdict`: done, absent, failed, never_started. `evidence`: lookup, person, late_report.
+    done and absent by lookup or person speak for the key, hence for all attempts of the slot.
+    `final`: no attempt will follow (a run being cancelled, a person's word).
+    """
+
+    slot: str
+    attempt: int
+    verdict: str
+    evidence: str
+    result: Value | None
+    error: ErrorInfo | None
+    final: bool
+    by: str | None
+    why: str | None
+    command_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptReported:
+    """What a process learnt of a call after its claim or its slot had moved on: evidence, a set.
+
+    Stands outside the claim rule; the header's claim and n name the *intent*.
+    `outcome`: completed, failed, never_started.
+    """
+
+    slot: str
+    attempt: int
+    effect_key: str
+    outcome: str
+    result: Value | None
+    error: ErrorInfo | None
+    reporter: str
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceConflict:
+    """Evidence contradicts what was settled: a red row for a person, never a silent repair."""
+
+    slot: str
+    attempt: int
+    settled: str
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class CursorAdvanced:
+    """`ctx.each` committed a batch: items before `cursor` are done, `state` is what is carried."""
+
+    slot: str
+    cursor: int
+    total: int
+    state: Value
+
+
+@dataclass(frozen=True, slots=True)
+class TimerScheduled:
+    """A timer is due at `deadline_ms`. `kind`: sleep, backoff, settle, lookup, proof.
+
+    `generation` rises each time the same `timer_id` is scheduled again.
+    """
+
+    timer_id: str
+    generation: int
+    kind: str
+    slot: str
+    deadline_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """A timer was due. One of an older generation, or of a cancelled timer, changes nothing."""
+
+    timer_id: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimerCancelled:
+    """A timer is not needed any more. One that has fired stays fired."""
+
+    timer_id: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunDiverged:
+    """Code and record differ at `slot`: nothing was executed, matching code takes it up again."""
+
+    slot: str
+    detail: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunBlocked:
+    """No live worker can continue the run. `reason`: crashes_worker, unknown_function, limit, …"""
+
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunResumed:
+    """A person (`by` set) or matching code let a parked or failed run go on.
+
+    `slot` is a failed slot that is tried again; `fresh_key`: under the next generation of its key.
+    """
+
+    by: str | None
+    why: str | None
+    slot: str | None
+    fresh_key: bool
+    command_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunCancelRequested:
+    """Somebody asked for the run's end: no attempt starts any more, open ones are settled first."""
+
+    by: str
+    why: str
+    command_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunCompleted:
+    """The run function returned."""
+
+    result: Value
+
+
+@dataclass(frozen=True, slots=True)
+class RunFailed:
+    """The run function raised."""
+
+    error: ErrorInfo
+
+
+@dataclass(frozen=True, slots=True)
+class RunCancelled:
+    """A cancelled run has no open attempt left."""
+
+    reason: str
+
+
+PartitionEvent = PartitionClaimed | PartitionReleased
+RunEvent = (
+    RunStarted
+    | PlanDeclared
+    | StepIntended
+    | StepCompleted
+    | StepFailed
+    | StepInDoubt
+    | StepResolved
+    | AttemptReported
+    | EvidenceConflict
+    | CursorAdvanced
+    | TimerScheduled
+    | TimerFired
+    | TimerCancelled
+    | RunDiverged
+    | RunBlocked
+    | RunResumed
+    | RunCancelRequested
+    | RunCompleted
+    | RunFailed
+    | RunCancelled
+    | CommandRejected
+)
+Event = PartitionEvent | RunEvent

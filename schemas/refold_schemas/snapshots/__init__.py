@@ -1,0 +1,23 @@
+"""What is kept between folds: run snapshots and partition checkpoints, their Avro schemas beside them."""
+
+from refold_schemas.snapshots.types import (
+    AttemptKept,
+    Checkpoint,
+    CursorKept,
+    OutcomeKept,
+    RunSnapshot,
+    SlotKept,
+    StrayKept,
+    TimerKept,
+)
+
+__all__ = [
+    "AttemptKept",
+    "Checkpoint",
+    "CursorKept",
+    "OutcomeKept",
+    "RunSnapshot",
+    "SlotKept",
+    "StrayKept",
+    "TimerKept",
+]

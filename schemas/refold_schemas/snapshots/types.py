@@ -1,0 +1,163 @@
+"""What is kept so that a takeover need not fold everything: run snapshots and partition checkpoints.
+
+Both are derived from the log and disposable; a reader that cannot use one falls back to the fold.
+"""
+
+from dataclasses import dataclass
+
+from refold_schemas.values import Argument, ErrorInfo, Unrecordable, Value
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptKept:
+    """One attempt of a slot, settled or not. `evidence` is the set of reported outcomes, sorted."""
+
+    number: int
+    claim_id: bytes
+    n: int
+    at_ms: int
+    status: str
+    timeout_ms: int
+    settle_ms: int
+    reason: str | None
+    evidence: tuple[str, ...]
+    reported_result: Value | None
+    reported_error: ErrorInfo | None
+    conflict_written: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeKept:
+    """What run code was told of a slot. `kind`: ok, unrecordable, failed, absent."""
+
+    kind: str
+    order: int
+    at_ms: int
+    value: Value | None
+    error: ErrorInfo | None
+    unrecordable: Unrecordable | None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotKept:
+    """One slot: what was asked, its attempts, its outcome if it has one."""
+
+    name: str
+    step: str
+    born: int
+    policy: str
+    fingerprint: bytes
+    arguments: tuple[Argument, ...]
+    effect_key: str
+    generation: int
+    key_ttl_ms: int | None
+    key_since_ms: int
+    attempts: tuple[AttemptKept, ...]
+    failures: int
+    fresh_key: bool
+    escalated: bool
+    absent_until_proven: bool
+    conflicted: bool
+    outcome: OutcomeKept | None
+
+
+@dataclass(frozen=True, slots=True)
+class TimerKept:
+    """One armed timer."""
+
+    timer_id: str
+    generation: int
+    kind: str
+    slot: str
+    deadline_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CursorKept:
+    """Where a `ctx.each` loop is. `order` is that of its last outcome."""
+
+    slot: str
+    born: int
+    cursor: int
+    total: int
+    order: int
+    at_ms: int
+    state: Value
+
+
+@dataclass(frozen=True, slots=True)
+class StrayKept:
+    """A completed or failed report whose intent does not count."""
+
+    slot: str
+    attempt: int
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunSnapshot:
+    """A run's durable state at one record. Key: `run_id/claim_id` (hex).
+
+    `offset`, `record_claim_id`, `record_n`: the last record of the run in it, reports included.
+    """
+
+    run_id: str
+    offset: int
+    record_claim_id: bytes
+    record_n: int
+    run: str
+    version: str
+    input: Value
+    nonce: bytes
+    started_ms: int
+    era: int
+    plan: tuple[str, ...] | None
+    slots: tuple[SlotKept, ...]
+    timers: tuple[TimerKept, ...]
+    cursors: tuple[CursorKept, ...]
+    commands: tuple[str, ...]
+    stray: tuple[StrayKept, ...]
+    born_next: int
+    order_next: int
+    event_count: int
+    byte_count: int
+    changed_ms: int
+    unclean_mark: int
+    cancel_by: str | None
+    cancel_why: str | None
+    parked: str | None
+    parked_reason: str | None
+    parked_detail: str | None
+    ended: str | None
+    ended_ms: int | None
+    result: Value | None
+    error: ErrorInfo | None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A partition's durable position. Key: `/claim_id` (hex).
+
+    `last_*` name the last record read, verified at the start. `redo_offset`: the smallest offset
+    not yet covered by its run's snapshot.
+    """
+
+    partition: int
+    offset_next: int
+    claim_epoch: int
+    claim_id: bytes
+    n_next: int
+    claim_broken: bool
+    command_next: int
+    time_last_ms: int
+    last_offset: int
+    last_claim_id: bytes
+    last_n: int
+    redo_offset: int
+    process: str
+    app: str
+    partition_count: int
+    format_level: int
+    released: bool
+    unclean_total: int
+    unclean_row: int

@@ -1,0 +1,115 @@
+"""The Log port: what refold asks of a log, whichever broker or file is behind it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+
+class Topic(str, Enum):
+    """The topics of a namespace, by their suffix: `ns.commands` and so on."""
+
+    COMMANDS = "commands"
+    EVENTS = "events"
+    SNAPSHOTS = "snapshots"
+    DEAD_LETTERS = "dead-letters"
+
+
+class Entry(NamedTuple):
+    """A record to be appended: key and value as bytes, and the `refold` header if it has one.
+
+    In `snapshots` (compacted) a value of None deletes its key.
+    """
+
+    key: bytes | None
+    value: bytes | None
+    header: bytes | None = None
+
+
+class Record(NamedTuple):
+    """A record as stored. `append_ms` is the log's own clock, milliseconds since 1970 UTC."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    header: bytes | None
+    append_ms: int
+
+
+class Ack(NamedTuple):
+    """What the log answered to an append.
+
+    `offset` is that of the batch's first record; None or -1 means *unknown*, never "not stored".
+    `append_ms` is the log's clock at the append where it says, else None.
+    """
+
+    offset: int | None
+    append_ms: int | None = None
+
+
+class Suggestion(NamedTuple):
+    """Which partitions this process may try to own now. A suggestion only: log order decides."""
+
+    partitions: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class LogFacts:
+    """What a claim records of the log: ids of its topics, partition count, and limits in bytes."""
+
+    namespace: str
+    partition_count: int
+    topic_ids: tuple[str, ...]
+    batch_size_max: int
+
+
+class Log(Protocol):
+    """A namespace's topics. Every adapter passes `refold.testing.log_conformance`.
+
+    All methods are called on one event loop. An append is atomic: all its records are readable
+    afterwards, contiguous and in order, or none is.
+    """
+
+    @property
+    def url(self) -> str:
+        """The URL it was opened with, without secrets."""
+
+    @property
+    def facts(self) -> LogFacts:
+        """Namespace, partition count, topic ids and limits; fixed while it is open."""
+
+    async def open(self, *, create: bool) -> bool:
+        """Connect; with `create`, make what is missing and return True if anything was made.
+
+        Raises LogUnavailable (not reachable, locked, read-only, corrupted, full) and
+        LogMissing where topics are missing and `create` is False.
+        """
+
+    async def close(self) -> None:
+        """Give everything back. Appends under way end as unknown."""
+
+    async def append(self, topic: Topic, partition: int, entries: Sequence[Entry]) -> Ack:
+        """Append one batch and wait for the log's answer.
+
+        Raises BatchTooLarge before anything is sent. Any *other* exception, a timeout, a
+        cancellation, `Ack(None)` and `Ack(-1)` mean *unknown*: it may be stored, now or later.
+        """
+
+    async def read(
+        self, topic: Topic, partition: int, offset: int, *, size_max: int = 1 << 20
+    ) -> Sequence[Record]:
+        """Stored records from `offset` on, in order, at least one if there is any, about `size_max`
+        bytes of them. Offsets may have holes. Raises OffsetOutOfRange before the log's start.
+        """
+
+    async def bounds(self, topic: Topic, partition: int) -> tuple[int, int]:
+        """`(start, end)`: the first offset that is kept, and the next one to be written."""
+
+    async def wait(self, topic: Topic, partition: int, offset: int, *, timeout_ms: int) -> bool:
+        """Wait until something at or after `offset` can be read; False when the time is over."""
+
+    async def suggest(self, owner: str) -> Suggestion:
+        """Which partitions the group or the leases give to `owner` now; call it about once a second."""
+
+    async def give_up(self, owner: str) -> None:
+        """Leave the group or free the leases, so that another owner is suggested at once."""
