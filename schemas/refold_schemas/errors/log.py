@@ -67,7 +67,8 @@ class LogMissing(LogUnavailable):
             url,
             reason,
             kept="nothing was made",
-            next=next or "check the URL, or make the log with `refold namespace create`, "
+            next=next
+            or "check the URL, or make the log with `refold namespace create`, "
             "`refold run` or `refold dev`",
         )
 

@@ -1,0 +1,54 @@
+"""The Log port and its adapters: where events, commands and snapshots are kept, and who owns them.
+
+`open_log(url)` gives the adapter that the URL names; each is imported only when it is asked for.
+"""
+
+from refold.log.partitions import murmur2, partition_for
+from refold.log.port import Ack, Entry, Log, LogFacts, Record, Suggestion, Topic
+from refold.log.sizes import BATCH_SIZE_MAX, batch_size, entry_size
+from refold_schemas.errors.log import LogAdapterMissing, LogUrlInvalid
+
+URL_DEFAULT = "sqlite:///.refold/log.db"
+"""The log of a project on one machine; its directory is made with it."""
+
+__all__ = [
+    "BATCH_SIZE_MAX",
+    "URL_DEFAULT",
+    "Ack",
+    "Entry",
+    "Log",
+    "LogFacts",
+    "Record",
+    "Suggestion",
+    "Topic",
+    "batch_size",
+    "entry_size",
+    "murmur2",
+    "open_log",
+    "partition_for",
+]
+
+
+def open_log(url: str = URL_DEFAULT) -> Log:
+    """The log behind `url`, not yet opened: `await log.open(create=...)` does the work.
+
+    `memory://NAME`, `sqlite:///relative.db`, `sqlite:////absolute.db`, the latter two with
+    `?ns=NAMESPACE` (default `default`) and `?partitions=N` (for a namespace yet to be made).
+    Raises LogUrlInvalid, and LogAdapterMissing for `kafka://`.
+    """
+    scheme, separator, _ = url.partition("://")
+    match scheme if separator else "":
+        case "memory":
+            from refold.log.memory import MemoryLog
+
+            return MemoryLog(url)
+        case "sqlite":
+            from refold.log.sqlite import SqliteLog
+
+            return SqliteLog(url, make_directory=url.partition("?")[0] == URL_DEFAULT)
+        case "kafka":
+            raise LogAdapterMissing(url, "Kafka")
+        case "":
+            raise LogUrlInvalid(url, "it does not begin with a scheme such as sqlite://")
+        case _:
+            raise LogUrlInvalid(url, f"there is no log of the kind {scheme}://")

@@ -1,0 +1,67 @@
+"""How partitions are shared among live owners: one pure rule for the logs that keep leases."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+
+class Lease(NamedTuple):
+    """Who holds a partition. `leaving`: the owner was told to hand it over and is doing so."""
+
+    owner: str
+    leaving: bool = False
+
+
+class Share(NamedTuple):
+    """What one call of `suggest` changes, and what it answers."""
+
+    suggested: frozenset[int]
+    """Partitions to answer with: kept ones and taken ones."""
+    taken: frozenset[int]
+    """Free partitions that become the owner's."""
+    leaving: frozenset[int]
+    """Partitions above the owner's share: no longer suggested, but not free yet."""
+    freed: frozenset[int]
+    """Partitions it was told to leave at an earlier call: free from now on."""
+
+
+def share_of(
+    owner: str, members: Sequence[str], leases: Mapping[int, Lease], partition_count: int
+) -> Share:
+    """What `owner` holds after this call of `suggest`.
+
+    `members` are the live owners in the order in which they joined, `owner` among them; `leases`
+    are those of live owners only, so a partition without one is free. Shares differ by one at
+    most. Those who hold most keep the larger share, so that nothing moves without need. A
+    partition above the share stays with its owner until its next call, which gives it time to
+    hand over (`PartitionReleased`) before another one claims.
+
+    >>> share_of("b", ["a", "b"], {0: Lease("a"), 1: Lease("a")}, 2).suggested
+    frozenset()
+    >>> sorted(share_of("a", ["a", "b"], {0: Lease("a"), 1: Lease("a")}, 2).leaving)
+    [1]
+    """
+    held: dict[str, list[int]] = {member: [] for member in members}
+    freed: list[int] = []
+    for partition in sorted(leases):
+        lease = leases[partition]
+        if lease.leaving and lease.owner == owner:
+            freed.append(partition)
+        elif not lease.leaving:
+            held.setdefault(lease.owner, []).append(partition)
+    order = sorted(members, key=lambda member: (-len(held[member]), members.index(member)))
+    base, extra = divmod(partition_count, len(members))
+    quota = base + (1 if order.index(owner) < extra else 0)
+    mine = held[owner]
+    kept, leaving = mine[:quota], mine[quota:]
+    # What was freed just now is left to the others, unless nobody else is there.
+    free = [p for p in range(partition_count) if p not in leases]
+    if len(members) == 1:
+        free = sorted([*free, *freed])
+        freed = []
+    taken = free[: quota - len(kept)] if quota > len(kept) else []
+    return Share(
+        suggested=frozenset([*kept, *taken]),
+        taken=frozenset(taken),
+        leaving=frozenset(leaving),
+        freed=frozenset(freed) - frozenset(taken),
+    )
