@@ -29,7 +29,7 @@ __all__ = [
 class WorldClient(VendorCalls):
     """Calls the vendors, each call once: no retry of its own, whatever happens.
 
-    Inside `async with` the calls share connections. Outside, each has one of its own, so that a
+    Inside `async with` the calls share a session. Outside, each has one of its own, so that a
     client made at import time belongs to no event loop and needs no closing.
     """
 
@@ -50,8 +50,8 @@ class WorldClient(VendorCalls):
         return base_url.rstrip("/")
 
     async def __aenter__(self) -> "WorldClient":
-        """Share connections until the block ends."""
-        self._session = aiohttp.ClientSession(timeout=self._timeout)
+        """Share a session until the block ends."""
+        self._session = self._open_session()
         return self
 
     async def __aexit__(
@@ -60,7 +60,7 @@ class WorldClient(VendorCalls):
         error: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        """Close the shared connections."""
+        """Close the shared session."""
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -71,7 +71,7 @@ class WorldClient(VendorCalls):
         """Make one call. Raises TimeoutError or aiohttp.ClientError if no answer came."""
         if self._session is not None:
             return await self._send(self._session, method, target, body, key)
-        async with aiohttp.ClientSession(timeout=self._timeout) as session:
+        async with self._open_session() as session:
             return await self._send(session, method, target, body, key)
 
     async def counters(self) -> Json:
@@ -100,6 +100,14 @@ class WorldClient(VendorCalls):
         """Back to the first day."""
         return await self.ask("POST", "/admin/reset")
 
+    def _open_session(self) -> aiohttp.ClientSession:
+        # A connection left over from before may have been closed meanwhile, which would look like
+        # an answer that got lost: each call has a fresh one.
+        connector = aiohttp.TCPConnector(force_close=True)
+        return aiohttp.ClientSession(
+            connector=connector, timeout=self._timeout, middlewares=(_once,)
+        )
+
     async def _send(
         self,
         session: aiohttp.ClientSession,
@@ -113,3 +121,19 @@ class WorldClient(VendorCalls):
             method, self.base_url + target, json=body, headers=headers
         ) as response:
             return Answer(response.status, await response.json())
+
+
+async def _once(
+    request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """Keep aiohttp from repeating a lost GET, PUT or DELETE: a call that nobody would know of.
+
+    Source: aiohttp.ClientSession._request sends these again after a ClientOSError or
+    ServerDisconnectedError; a plain OSError it hands on, as a ClientOSError.
+    """
+    try:
+        return await send(request)
+    except aiohttp.ClientConnectorError:
+        raise  # never connected, so not repeated either
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        raise ConnectionResetError(f"{request.method} {request.url}: {error}") from error
