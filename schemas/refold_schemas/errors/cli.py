@@ -1,0 +1,316 @@
+"""Errors of the client and the command line (R501-R524): what was asked, and why it did not work."""
+
+from typing import ClassVar
+
+from refold_schemas.errors.base import RefoldError
+
+
+class RunFailedError(RefoldError):
+    """The run function raised. `type_name` and `detail` are those of its exception."""
+
+    code: ClassVar[str] = "R501"
+
+    def __init__(self, run_id: str, type_name: str, detail: str) -> None:
+        self.run_id, self.type_name, self.detail = run_id, type_name, detail
+        super().__init__(
+            f"run {run_id} failed: {type_name}: {detail}",
+            kept="every recorded step of it",
+            next=f"read `refold history {run_id}`; where a step failed for good, "
+            f"`refold retry {run_id}` tries it again",
+        )
+
+
+class RunCancelledError(RefoldError):
+    """The run was cancelled, so it has no result."""
+
+    code: ClassVar[str] = "R502"
+
+    def __init__(self, run_id: str, by: str, why: str) -> None:
+        self.run_id, self.by, self.why = run_id, by, why
+        said = f" by {by}" if by else ""
+        said += f": {why}" if why else ""
+        super().__init__(
+            f"run {run_id} was cancelled{said}",
+            kept="every recorded step of it",
+            next="start a new run under another run id if the work is still wanted",
+        )
+
+
+class RunUnknown(RefoldError):
+    """There is no run of this id in the namespace."""
+
+    code: ClassVar[str] = "R503"
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, run_id: str, namespace: str) -> None:
+        self.run_id, self.namespace = run_id, namespace
+        super().__init__(
+            f"there is no run {run_id!r} in namespace {namespace}",
+            kept="the log as it was",
+            next="compare with `refold runs`, and check that --log names the right log",
+        )
+
+
+class CommandRefused(RefoldError):
+    """The owner of the run decided that the command has nothing to say. `reason` is its own word."""
+
+    code: ClassVar[str] = "R504"
+    advice: ClassVar[str] = "read `refold why RUN_ID` for what is known of the run"
+
+    def __init__(self, run_id: str, command: str, reason: str, detail: str) -> None:
+        self.run_id, self.command, self.reason, self.detail = run_id, command, reason, detail
+        because = detail or reason.replace("_", " ")
+        super().__init__(
+            f"{command} for run {run_id} was refused ({reason}): {because}",
+            kept="the run as it was; the refusal is recorded",
+            next=self.advice.replace("RUN_ID", run_id),
+        )
+
+
+class RunExists(CommandRefused):
+    """The run id is taken by a run with another name or another input."""
+
+    code: ClassVar[str] = "R505"
+    exit_code: ClassVar[int] = 2
+    advice: ClassVar[str] = (
+        "choose another run id, or repeat the call with the input that the run was started with"
+    )
+
+
+class FunctionUnknown(CommandRefused):
+    """The worker's app has no run function of this name (or version)."""
+
+    code: ClassVar[str] = "R506"
+    exit_code: ClassVar[int] = 2
+    advice: ClassVar[str] = "compare the name with `refold check MODULE:APP`"
+
+
+class InputInvalid(CommandRefused):
+    """The input does not fit the run function's parameter."""
+
+    code: ClassVar[str] = "R507"
+    exit_code: ClassVar[int] = 2
+    advice: ClassVar[str] = "correct the input and start again; the run id is still free"
+
+
+class StepNotInDoubt(CommandRefused):
+    """A slot was to be resolved that is not in doubt."""
+
+    code: ClassVar[str] = "R508"
+    exit_code: ClassVar[int] = 2
+    advice: ClassVar[str] = "`refold boundary RUN_ID` lists what is in doubt, with its slots"
+
+
+class TooEarly(CommandRefused):
+    """Absence cannot be believed yet: a call may still be acting, or the far system still hiding it."""
+
+    code: ClassVar[str] = "R509"
+    advice: ClassVar[str] = "repeat the command after the time that the sentence names"
+
+
+class RunOver(CommandRefused):
+    """The run has ended, so nothing can be done to it."""
+
+    code: ClassVar[str] = "R510"
+    advice: ClassVar[str] = "read its outcome with `refold boundary RUN_ID`"
+
+
+class NotParked(CommandRefused):
+    """There is nothing to retry: the run is neither parked nor failed."""
+
+    code: ClassVar[str] = "R511"
+    exit_code: ClassVar[int] = 2
+
+
+class CommandUndecided(RefoldError):
+    """Nobody has decided the command yet. It stands in the log and will be."""
+
+    code: ClassVar[str] = "R512"
+    exit_code: ClassVar[int] = 3
+
+    def __init__(self, run_id: str, command: str, command_id: str, waited_ms: int) -> None:
+        self.run_id, self.command, self.command_id = run_id, command, command_id
+        self.waited_ms = waited_ms
+        super().__init__(
+            f"no worker has taken {command} for run {run_id} within {waited_ms / 1000:g} s",
+            kept=f"the command ({command_id}); it stands in the log and is applied once",
+            next="see that a worker runs (`refold worker MODULE:APP`, `refold doctor`), then ask "
+            f"`refold boundary {run_id}`",
+        )
+
+
+class CommandUnknown(RefoldError):
+    """The log did not say whether it has the command."""
+
+    code: ClassVar[str] = "R513"
+    exit_code: ClassVar[int] = 4
+
+    def __init__(self, run_id: str, command: str, command_id: str, reason: str) -> None:
+        self.run_id, self.command, self.command_id = run_id, command, command_id
+        self.reason = reason
+        super().__init__(
+            f"it is not known whether the log has {command} for run {run_id}: {reason}",
+            kept=f"perhaps the command {command_id}; a repeat under the same id is applied once",
+            next="when the log answers again, repeat it with the same command_id "
+            "(a start: with the same run id and input)",
+        )
+
+
+class ClientClosed(RefoldError):
+    """A call on a client that is not open, or was closed while the call waited."""
+
+    code: ClassVar[str] = "R514"
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the client is not open",
+            kept="every command that was acknowledged, and every run",
+            next="use it inside `async with Client(...) as client`",
+        )
+
+
+class ResultNotThere(RefoldError):
+    """The run had not ended when the time to wait was over."""
+
+    code: ClassVar[str] = "R515"
+    exit_code: ClassVar[int] = 3
+
+    def __init__(self, run_id: str, waited_ms: int, sentence: str = "") -> None:
+        self.run_id, self.waited_ms = run_id, waited_ms
+        super().__init__(
+            f"run {run_id} has not ended within {waited_ms / 1000:g} s"
+            + (f": {sentence}" if sentence else ""),
+            kept="the run, which goes on",
+            next=f"wait longer, or ask `refold why {run_id}`",
+        )
+
+
+class AppUnusable(RefoldError):
+    """MODULE:APP does not lead to an App: the module, the name in it, or the object is wrong."""
+
+    code: ClassVar[str] = "R516"
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, target: str, reason: str) -> None:
+        self.target, self.reason = target, reason
+        super().__init__(
+            f"no app at {target!r}: {reason}",
+            kept="nothing was opened or started",
+            next="write MODULE:APP, where MODULE imports from the working directory or PYTHONPATH "
+            "and APP is a refold.App in it",
+        )
+
+
+class InputUnreadable(RefoldError):
+    """What was given as JSON is no JSON, or the file that holds it cannot be read."""
+
+    code: ClassVar[str] = "R517"
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, option: str, reason: str) -> None:
+        self.option, self.reason = option, reason
+        super().__init__(
+            f"{option} cannot be read: {reason}",
+            kept="nothing was sent",
+            next=f"give JSON ({option} '{{\"id\": 1}}') or a file that holds it ({option} @FILE)",
+        )
+
+
+class UsageRefused(RefoldError):
+    """The command line itself is wrong: an unknown command or option, or a missing one."""
+
+    code: ClassVar[str] = "R518"
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, message: str, command: str) -> None:
+        super().__init__(
+            message, kept="nothing was done", next=f"`{command} --help` shows what it takes"
+        )
+
+
+class RunStopped(RefoldError):
+    """A run that waits for a person or for other code, and nothing else of it can go on."""
+
+    code: ClassVar[str] = "R519"
+    exit_code: ClassVar[int] = 3
+
+    def __init__(self, run_id: str, sentence: str, next: str) -> None:
+        self.run_id, self.sentence = run_id, sentence
+        super().__init__(
+            f"run {run_id} stopped: {sentence}", kept="every recorded step of it", next=next
+        )
+
+
+class SettingInvalid(RefoldError):
+    """An environment variable of refold's that cannot be read."""
+
+    code: ClassVar[str] = "R520"
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, variable: str, reason: str) -> None:
+        self.variable, self.reason = variable, reason
+        super().__init__(
+            f"the environment variable {variable} cannot be used: {reason}",
+            kept="nothing was opened or changed",
+            next=f"correct or unset {variable}",
+        )
+
+
+class SchemaAbsent(RefoldError):
+    """A schema was asked for that the embedded registry does not have."""
+
+    code: ClassVar[str] = "R521"
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(
+            f"there is no schema {name!r}",
+            kept="nothing was read",
+            next="`refold schemas list` shows names, versions and ids",
+        )
+
+
+class CommandAbsent(RefoldError):
+    """A command that needs something which is not installed here."""
+
+    code: ClassVar[str] = "R522"
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, command: str, missing: str) -> None:
+        self.command, self.missing = command, missing
+        super().__init__(
+            f"refold {command} needs {missing}, which is not installed",
+            kept="nothing was done",
+            next="install refold with its extra: pip install 'refold[demo]'",
+        )
+
+
+class Unexpected(RefoldError):
+    """An exception that nobody foresaw: a defect of refold, or of code that it called."""
+
+    code: ClassVar[str] = "R599"
+
+    def __init__(self, error: BaseException, where: str) -> None:
+        self.error = error
+        said = str(error).strip().splitlines()
+        super().__init__(
+            f"unexpected {type(error).__name__}"
+            + (f": {said[0]}" if said else "")
+            + (f" at {where}" if where else ""),
+            kept="everything that the log has acknowledged",
+            next="repeat the command with --debug and report what it prints",
+        )
+
+
+REFUSALS: dict[str, type[CommandRefused]] = {
+    "run_exists_other_input": RunExists,
+    "unknown_function": FunctionUnknown,
+    "input_invalid": InputInvalid,
+    "not_in_doubt": StepNotInDoubt,
+    "too_early": TooEarly,
+    "run_ended": RunOver,
+    "not_parked": NotParked,
+}
+"""The error of each `CommandRejected.reason`; any other is a CommandRefused itself."""

@@ -1,0 +1,102 @@
+"""Errors about records of the log: what does not fit its schema, what cannot be decoded."""
+
+from typing import ClassVar, Self
+
+from refold_schemas.errors.base import RefoldError
+
+
+class SchemaMismatch(RefoldError, ValueError):
+    """A record does not fit its schema exactly, so nothing was written.
+
+    `record` is the record's name, `field` the path in it (`result.body`), `reason` what is wrong.
+    """
+
+    code: ClassVar[str] = "R201"
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, record: str, field: str, reason: str) -> None:
+        self.record, self.field, self.reason = record, field, reason
+        super().__init__(
+            f"{record}.{field}: {reason}" if field else f"{record}: {reason}",
+            kept="the log as it was; nothing of this record was written",
+            next="this is a fault of the program that made the record; report it with this text",
+        )
+
+
+class UndecodableRecord(RefoldError, ValueError):
+    """Bytes in the log are not a record that this code can read.
+
+    `reason` says what is wrong with them; `schema_id` is None where the frame holds none.
+    `topic`, `partition` and `offset` are set by `at`, since only the reader of a log knows them.
+    """
+
+    code: ClassVar[str] = "R202"
+    exit_code: ClassVar[int] = 1
+    next_hint: ClassVar[str] = "refold history shows the run; see the page of this code"
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        schema_id: int | None = None,
+        topic: str | None = None,
+        partition: int | None = None,
+        offset: int | None = None,
+    ) -> None:
+        self.reason, self.schema_id = reason, schema_id
+        self.topic, self.partition, self.offset = topic, partition, offset
+        where = "" if partition is None else f" at {topic} partition {partition} offset {offset}"
+        named = "" if schema_id is None else f" (schema id {schema_id})"
+        super().__init__(
+            f"undecodable record{where}{named}: {reason}",
+            kept="its bytes, unchanged in the log",
+            next=self.next_hint,
+        )
+
+    def at(self, topic: str, partition: int, offset: int) -> Self:
+        """Return the same error with the place of the record in it."""
+        return type(self)(
+            self.reason,
+            schema_id=self.schema_id,
+            topic=topic,
+            partition=partition,
+            offset=offset,
+        )
+
+
+class UnknownSchemaId(UndecodableRecord):
+    """The record names a schema id that this registry does not know: a newer writer, most likely."""
+
+    code: ClassVar[str] = "R203"
+    exit_code: ClassVar[int] = 3
+    next_hint: ClassVar[str] = "read it with the version of refold that wrote it, or a newer one"
+
+
+class HeaderUnreadable(RefoldError, ValueError):
+    """The record header `refold` is absent, cut, or of a layout that this code does not know."""
+
+    code: ClassVar[str] = "R204"
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"the record header refold cannot be read: {reason}",
+            kept="the record, unchanged in the log; it counts for no claim",
+            next="if refold wrote it, read it with that version; if not, find out what writes here",
+        )
+
+
+class RegistryUnreadable(RefoldError):
+    """The checked-in schemas do not hold together: an id without a file, or a file without an id."""
+
+    code: ClassVar[str] = "R205"
+    exit_code: ClassVar[int] = 4
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"the embedded schema registry cannot be read: {reason}",
+            kept="the log; nothing was read or written",
+            next="install refold again; its schema files are part of the package",
+        )

@@ -1,0 +1,80 @@
+"""What is derived from canonical bytes: fingerprint, effect key, and `ctx.uuid` and `ctx.random`."""
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from uuid import UUID
+
+from refold_schemas.values.canon import canon_at
+
+REFOLD = UUID("cca6099e-8da4-5002-bebb-6ddb3caabf9a")
+"""The namespace of every effect key: `uuid5(NAMESPACE_DNS, "refold")`. Fixed for ever."""
+
+CANON_VERSION = 1
+"""The first item of what an effect key is made of."""
+
+
+def fingerprint(nonce: bytes, name: str, arguments: Mapping[str, object]) -> bytes:
+    """Return 32 bytes: HMAC-SHA-256 of `canon([name, arguments])` under the run's nonce.
+
+    The caller leaves out volatile arguments and writes defaults out. Raises ValueRefused with the
+    argument's path.
+
+    >>> fingerprint(bytes(32), "charge", {"pence": 4160}).hex()[:16]
+    '3fbdb86bfbddd511'
+    """
+    return hmac.digest(nonce, canon_at([name, _plain(arguments)], "call"), "sha256")
+
+
+def effect_key(
+    namespace: str,
+    run_id: str,
+    era: int,
+    slot: str,
+    generation: int,
+    step: str,
+    arguments: Mapping[str, object],
+) -> str:
+    """Return the UUID, as text, under which the far system knows this effect.
+
+    `uuid5(REFOLD, canon([1, namespace, run_id, era, slot, generation, step, arguments]))`: an
+    array, so that no two inputs share an encoding. Computed once, at a slot's first intent, and
+    read from the record ever after. Raises ValueRefused with the argument's path.
+    Source: RFC 9562, section 5.5.
+    """
+    named = [CANON_VERSION, namespace, run_id, era, slot, generation, step, _plain(arguments)]
+    digest = bytearray(hashlib.sha1(_NAMESPACE + canon_at(named, "call")).digest()[:16])
+    digest[6] = digest[6] & 0x0F | 0x50
+    digest[8] = digest[8] & 0x3F | 0x80
+    return _dashed(digest.hex())
+
+
+def derive_uuid(nonce: bytes, scope: str, counter: int) -> UUID:
+    """Return the `counter`-th UUID of a scope: the same on every replay, unguessable without nonce.
+
+    Version 4: to everybody without the nonce it is random.
+    """
+    digest = bytearray(_derive(nonce, "uuid", scope, counter)[:16])
+    digest[6] = digest[6] & 0x0F | 0x40
+    digest[8] = digest[8] & 0x3F | 0x80
+    return UUID(bytes=bytes(digest))
+
+
+def derive_seed(nonce: bytes, scope: str, counter: int) -> int:
+    """Return a seed of 256 bits for the `counter`-th `ctx.random` of a scope."""
+    return int.from_bytes(_derive(nonce, "random", scope, counter), "big")
+
+
+def _derive(nonce: bytes, purpose: str, scope: str, counter: int) -> bytes:
+    return hmac.digest(nonce, canon_at([purpose, scope, counter], "scope"), "sha256")
+
+
+def _plain(arguments: Mapping[str, object]) -> dict[str, object]:
+    return arguments if type(arguments) is dict else dict(arguments)
+
+
+def _dashed(text: str) -> str:
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+_NAMESPACE = REFOLD.bytes
