@@ -14,11 +14,9 @@ from weakref import WeakValueDictionary
 
 from refold.log.leases import Lease, share_of
 from refold.log.port import Ack, Entry, LogFacts, Record, Suggestion, Topic
-from refold.log.sizes import BATCH_SIZE_MAX, batch_size
+from refold.log.sizes import BATCH_SIZE_MAX, check_batch
 from refold_schemas.errors.log import (
     AppendUnknown,
-    BatchRefused,
-    BatchTooLarge,
     LogClosed,
     LogMissing,
     LogUnavailable,
@@ -398,6 +396,7 @@ class MemoryLog:
         self._open = False
         self._under_way: dict[asyncio.Future[Ack], tuple[Topic, int]] = {}
         self._waiting: set[asyncio.Future[None]] = set()
+        self._owners: set[str] = set()
 
     @property
     def url(self) -> str:
@@ -422,8 +421,11 @@ class MemoryLog:
             return made
 
     async def close(self) -> None:
-        """Close the handle: appends under way end as unknown, waits end, leases stay."""
+        """Close the handle: appends under way end as unknown, waits end, leases are freed."""
         self._open = False
+        for owner in self._owners:
+            self.broker.give_up(owner)
+        self._owners.clear()
         for answer, (topic, partition) in self._under_way.items():
             if not answer.done():
                 reason = "the handle was closed"
@@ -555,7 +557,10 @@ class MemoryLog:
         return self.broker.bounds(topic, partition)
 
     async def wait(self, topic: Topic, partition: int, offset: int, *, timeout_ms: int) -> bool:
-        """Wait until a record at or after `offset` is there; time is that of the running loop."""
+        """Wait until a record at or after `offset` is there (or `offset` is not kept any more).
+
+        Time is that of the running loop.
+        """
         self._check_open()
         broker = self.broker
         loop = asyncio.get_running_loop()
@@ -564,7 +569,7 @@ class MemoryLog:
         while True:
             with broker.lock:
                 stream = broker.stream(topic, partition)
-                if stream.offsets and stream.offsets[-1] >= offset:
+                if offset < stream.start or (stream.offsets and stream.offsets[-1] >= offset):
                     return True
                 left = deadline - loop.time()
                 if left <= 0 or not self._open:
@@ -586,31 +591,16 @@ class MemoryLog:
     async def suggest(self, owner: str) -> Suggestion:
         """One heartbeat of `owner`: the partitions that the leases give to it now."""
         self._check_open()
+        self._owners.add(owner)
         partitions = self.broker.suggest(owner)
         return Suggestion(self.broker.faults.on_suggest(self.name, owner, partitions))
 
     async def give_up(self, owner: str) -> None:
         """Free the leases of `owner`."""
         self._check_open()
+        self._owners.discard(owner)
         self.broker.give_up(owner)
 
     def _check_open(self) -> None:
         if not self._open:
             raise LogClosed(self._url)
-
-
-def check_batch(topic: Topic, partition: int, batch: Sequence[Entry], size_max: int) -> int:
-    """The size of a batch that a log may store, in bytes. Raises BatchRefused, BatchTooLarge."""
-    if not batch:
-        raise BatchRefused(topic=topic.value, partition=partition, reason="it is empty")
-    if topic is Topic.SNAPSHOTS and any(entry.key is None for entry in batch):
-        # Kafka refuses these too (INVALID_RECORD): what has no key can't be compacted.
-        raise BatchRefused(
-            topic=topic.value,
-            partition=partition,
-            reason="a record of a compacted topic has no key",
-        )
-    size = batch_size(batch)
-    if size > size_max:
-        raise BatchTooLarge(topic=topic.value, partition=partition, size=size, size_max=size_max)
-    return size

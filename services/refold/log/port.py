@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 
-class Topic(str, Enum):
+class Topic(StrEnum):
     """The topics of a namespace, by their suffix: `ns.commands` and so on."""
 
     COMMANDS = "commands"
@@ -109,7 +109,7 @@ class Log(Protocol):
         """Wait until something at or after `offset` can be read; False when the time is over."""
 
     async def suggest(self, owner: str) -> Suggestion:
-        """Which partitions the group or the leases give to `owner` now; call it about once a second."""
+        """Which partitions the group or the leases give to `owner` now; call it once a second."""
 
     async def give_up(self, owner: str) -> None:
         """Leave the group or free the leases, so that another owner is suggested at once."""

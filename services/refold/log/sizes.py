@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from refold.log.port import Entry
+from refold.log.port import Entry, Topic
+from refold_schemas.errors.log import BatchRefused, BatchTooLarge
 
 BATCH_SIZE_MAX = 4 << 20
 """Default limit of a batch in bytes: `max.message.bytes` as refold creates its topics."""
@@ -35,3 +36,20 @@ def batch_size(entries: Sequence[Entry]) -> int:
     214
     """
     return _BATCH_OVERHEAD + sum(entry_size(entry) for entry in entries)
+
+
+def check_batch(topic: Topic, partition: int, batch: Sequence[Entry], size_max: int) -> int:
+    """The size of a batch that a log may store, in bytes. Raises BatchRefused, BatchTooLarge."""
+    if not batch:
+        raise BatchRefused(topic=topic.value, partition=partition, reason="it is empty")
+    if topic is Topic.SNAPSHOTS and any(entry.key is None for entry in batch):
+        # Kafka refuses these too (INVALID_RECORD): what has no key can't be compacted.
+        raise BatchRefused(
+            topic=topic.value,
+            partition=partition,
+            reason="a record of a compacted topic has no key",
+        )
+    size = batch_size(batch)
+    if size > size_max:
+        raise BatchTooLarge(topic=topic.value, partition=partition, size=size, size_max=size_max)
+    return size

@@ -1,0 +1,956 @@
+"""The log in an SQLite file: one machine, any number of processes, no server.
+
+A writer thread commits, so that an fsync blocks no loop, and commits everything that is queued at
+once. Reads run on the caller's loop on a connection of their own: in WAL mode they wait for nobody.
+"""
+
+import asyncio
+import contextlib
+import os
+import queue
+import sqlite3
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+from weakref import WeakSet
+
+from refold.log.leases import Lease, share_of
+from refold.log.port import Ack, Entry, LogFacts, Record, Suggestion, Topic
+from refold.log.processes import ProcessMark, boot_ms, is_surely_dead, this_process
+from refold.log.rows import RowDamaged, pack, seal, unseal
+from refold.log.sizes import BATCH_SIZE_MAX, check_batch
+from refold.log.sqlite_file import (
+    OFFSET_BITS,
+    Place,
+    check_path,
+    connect,
+    error_of,
+    parse_url,
+    prepare,
+)
+from refold_schemas.errors import RefoldError
+from refold_schemas.errors.log import (
+    AppendUnknown,
+    LogClosed,
+    LogCorrupted,
+    LogMissing,
+    LogUnavailable,
+    LogUrlInvalid,
+    OffsetOutOfRange,
+    PartitionMissing,
+)
+
+LEASE_MS = 5_000
+"""How long an owner whose process has stopped keeps its partitions."""
+LOCK_TIMEOUT_MS = 5_000
+"""How long a commit waits for another process that has the file locked."""
+POLL_MS_MIN, POLL_MS_MAX = 2.0, 25.0
+"""How often a waiter looks whether another process has committed: soon, then less and less."""
+GROUP_SIZE_MAX = 8 << 20
+"""Bytes after which a transaction takes no further batch."""
+QUEUE_COUNT_MAX = 10_000
+"""Appends under way on one handle; more is a caller that doesn't wait for its answers."""
+TOMBSTONE_MS = 24 * 3_600_000
+"""How long the deletion of a key in `snapshots` can still be read, as Kafka's default."""
+
+# What is appended most lies last in the file, where SQLite fills its pages best.
+_STREAM_ORDER = (Topic.DEAD_LETTERS, Topic.SNAPSHOTS, Topic.COMMANDS, Topic.EVENTS)
+
+
+class _Append(NamedTuple):
+    """A batch on its way to the writer thread."""
+
+    stream: int
+    topic: Topic
+    partition: int
+    entries: tuple[Entry, ...]
+    size: int
+    answer: "asyncio.Future[Ack]"
+
+
+class _Job(NamedTuple):
+    """Something else to be done in a transaction of its own on the writer's connection."""
+
+    work: Callable[[sqlite3.Connection], Any]
+    answer: "asyncio.Future[Any]"
+
+
+class _Stop(NamedTuple):
+    """The end of the writer thread; `free` frees the leases of this handle's owners first."""
+
+    free: bool
+    answer: "asyncio.Future[None]"
+
+
+_Work = _Append | _Job | _Stop
+_Outcome = tuple["asyncio.Future[Any]", Any, BaseException | None]
+
+# Handles of this process by file: a commit wakes the waiters of the others without their polling.
+_siblings: dict[str, "WeakSet[SqliteLog]"] = {}
+_siblings_lock = threading.Lock()
+
+
+class SqliteLog:
+    """A handle on the log in a file. One for each process is enough; several do no harm.
+
+    `place` is a URL (`sqlite:///relative.db?ns=name&partitions=4`) or a path. `partitions` counts
+    only when the namespace is made. `file_size_max` (bytes) bounds the file, as a full disk does.
+    `make_directory` makes the file's directory with it.
+    """
+
+    def __init__(
+        self,
+        place: str | Path,
+        *,
+        batch_size_max: int = BATCH_SIZE_MAX,
+        lease_ms: int = LEASE_MS,
+        lock_timeout_ms: int = LOCK_TIMEOUT_MS,
+        file_size_max: int | None = None,
+        make_directory: bool = False,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        url = f"sqlite:///{place}" if isinstance(place, Path) else place
+        self._place: Place = parse_url(url)
+        self._batch_size_max, self._lease_ms = batch_size_max, lease_ms
+        self._lock_timeout_ms, self._file_size_max = lock_timeout_ms, file_size_max
+        self._make_directory, self._now_ms = make_directory, now_ms
+        self._facts: LogFacts | None = None
+        self._namespace = 0
+        self._streams: dict[tuple[Topic, int], int] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._open = False
+        self._thread: threading.Thread | None = None
+        self._queue: queue.SimpleQueue[_Work] = queue.SimpleQueue()
+        self._reader: sqlite3.Connection | None = None
+        self._under_way: dict[asyncio.Future[Any], tuple[Topic, int] | None] = {}
+        # Waiters and polling: touched on the loop only.
+        self._waiters: dict[asyncio.Future[bool], tuple[Topic, int, int]] = {}
+        self._poll_timer: asyncio.TimerHandle | None = None
+        self._poll_ms = POLL_MS_MIN
+        self._data_version = -1
+        # The writer's own: touched on its thread only.
+        self._ends: dict[int, tuple[int, int]] = {}
+        self._writer_version = -1
+        self._inode: tuple[int, int] = (0, 0)
+        self._owners: dict[str, int] = {}
+
+    @property
+    def url(self) -> str:
+        """The URL it was opened with."""
+        return self._place.url
+
+    @property
+    def facts(self) -> LogFacts:
+        """Facts as they are in the file; raises LogClosed before `open`."""
+        if self._facts is None:
+            raise LogClosed(self.url)
+        return self._facts
+
+    # Opening and closing
+
+    async def open(self, *, create: bool) -> bool:
+        """Open the file; with `create` make file, tables and namespace where missing, and say so.
+
+        Raises LogUnavailable, or one of its kinds that says more (LogLocked, LogReadOnly, LogFull,
+        LogCorrupted, LogForeign, LogMissing), and LogUrlInvalid if the URL asks for another
+        partition count than the namespace has.
+        """
+        if self._thread is not None:
+            raise LogClosed(self.url)
+        self._loop = asyncio.get_running_loop()
+        opened: asyncio.Future[bool] = self._loop.create_future()
+        self._thread = threading.Thread(
+            target=self._run, args=(create, opened), name="refold-log-writer", daemon=True
+        )
+        self._thread.start()
+        try:
+            made = await opened
+        except asyncio.CancelledError:
+            self._queue.put(_Stop(False, self._loop.create_future()))
+            raise
+        except RefoldError:
+            self._thread = None  # it has ended; the caller may try again
+            raise
+        self._open = True
+        with _siblings_lock:
+            _siblings.setdefault(str(self._place.path), WeakSet()).add(self)
+        return made
+
+    async def close(self) -> None:
+        """Close the file and free the leases. Appends under way end as unknown."""
+        await self._stop(free=True)
+
+    async def kill(self) -> None:
+        """End the handle as SIGKILL ends its process: its leases stay until they expire."""
+        await self._stop(free=False)
+
+    async def _stop(self, *, free: bool) -> None:
+        was_open, self._open = self._open, False
+        self._end_all("the handle was closed")
+        if self._poll_timer is not None:
+            self._poll_timer.cancel()
+            self._poll_timer = None
+        if not was_open:
+            return
+        if self._reader is not None:
+            # Before the writer's connection, so that the last one to close folds the WAL back in.
+            self._reader.close()
+            self._reader = None
+        assert self._loop is not None
+        stopped: asyncio.Future[None] = self._loop.create_future()
+        self._queue.put(_Stop(free, stopped))
+        await stopped
+
+    def _end_all(self, reason: str) -> None:
+        """Appends under way end as unknown, everything else as closed, waits as over."""
+        for answer, place in self._under_way.items():
+            if answer.done():
+                continue
+            if place is None:
+                answer.set_exception(LogClosed(self.url))
+            else:
+                topic, partition = place
+                answer.set_exception(
+                    AppendUnknown(topic=topic.value, partition=partition, reason=reason)
+                )
+        for waiter in self._waiters:
+            _end_wait(waiter)
+
+    # What the port asks for, on the loop
+
+    async def append(self, topic: Topic, partition: int, entries: Sequence[Entry]) -> Ack:
+        """Append one batch, on the disk when this returns; see the port.
+
+        A LogUnavailable raised here says in `stored` whether the batch is known not to be stored
+        (False: the transaction was undone) or not known at all (None).
+        """
+        stream = self._stream(topic, partition)
+        batch = tuple(entries)
+        size = check_batch(topic, partition, batch, self.facts.batch_size_max)
+        if len(self._under_way) >= QUEUE_COUNT_MAX:
+            raise LogUnavailable(
+                self.url,
+                f"{QUEUE_COUNT_MAX} appends are under way already",
+                next="wait for their answers before appending more",
+                stored=False,
+            )
+        assert self._loop is not None
+        answer: asyncio.Future[Ack] = self._loop.create_future()
+        self._under_way[answer] = (topic, partition)
+        try:
+            self._queue.put(_Append(stream, topic, partition, batch, size, answer))
+            return await answer
+        finally:
+            del self._under_way[answer]
+
+    async def read(
+        self, topic: Topic, partition: int, offset: int, *, size_max: int = 1 << 20
+    ) -> Sequence[Record]:
+        """Read stored records from `offset` on: whole batches until `size_max` is reached.
+
+        Raises OffsetOutOfRange, and LogCorrupted with the offset for a row that is not as written.
+        """
+        stream = self._stream(topic, partition)
+        assert self._reader is not None
+        first = stream << OFFSET_BITS
+        found: list[Record] = []
+        size = 0
+        with self._translated():
+            if topic is Topic.SNAPSHOTS:
+                rows = self._reader.execute(
+                    "SELECT position, 1, append_ms, body FROM latest"
+                    " WHERE position >= ? AND position < ? ORDER BY position",
+                    (first + max(offset, 0), first + (1 << OFFSET_BITS)),
+                )
+            else:
+                # From the batch that holds the offset, which may begin before it.
+                rows = self._reader.execute(
+                    "SELECT position, record_count, append_ms, body FROM batches"
+                    " WHERE position >= coalesce((SELECT max(position) FROM batches"
+                    " WHERE position BETWEEN ? AND ?), ?) AND position < ? ORDER BY position",
+                    (first, first + max(offset, 0), first, first + (1 << OFFSET_BITS)),
+                )
+            for position, count, append_ms, body in rows:
+                base_offset = position - first
+                if base_offset + count <= offset:
+                    continue
+                records = self._unseal(
+                    topic, partition, body, position, base_offset, count, append_ms
+                )
+                found.extend(record for record in records if record.offset >= offset)
+                size += sum(_size(record) for record in found[-count:])
+                if size >= size_max:
+                    break
+            rows.close()
+            # Looked at after the rows: a trim in between would show, never hide itself.
+            start, _ = self._bounds(topic, partition, self._reader)
+        if offset < start:
+            raise OffsetOutOfRange(
+                topic=topic.value,
+                partition=partition,
+                offset=offset,
+                start=start,
+                end=(await self.bounds(topic, partition))[1],
+            )
+        return found
+
+    async def bounds(self, topic: Topic, partition: int) -> tuple[int, int]:
+        """`(start, end)` of the partition."""
+        self._stream(topic, partition)
+        assert self._reader is not None
+        with self._translated():
+            return self._bounds(topic, partition, self._reader)
+
+    async def wait(self, topic: Topic, partition: int, offset: int, *, timeout_ms: int) -> bool:
+        """Wait until a record at or after `offset` is there (or `offset` is not kept any more).
+
+        Appends of this process wake at once, those of others are seen within 2 to 25 ms.
+        """
+        self._stream(topic, partition)
+        if self._is_there(topic, partition, offset):
+            return True
+        if timeout_ms <= 0:
+            return False
+        assert self._loop is not None
+        waiter: asyncio.Future[bool] = self._loop.create_future()
+        self._waiters[waiter] = (topic, partition, offset)
+        timer = self._loop.call_later(timeout_ms / 1000, _end_wait, waiter)
+        if self._poll_timer is None:
+            self._poll_ms = POLL_MS_MIN
+            self._poll_timer = self._loop.call_later(POLL_MS_MIN / 1000, self._poll)
+        try:
+            return await waiter
+        finally:
+            timer.cancel()
+            self._waiters.pop(waiter, None)
+
+    async def suggest(self, owner: str) -> Suggestion:
+        """One heartbeat of `owner`, and the partitions that the leases give to it now.
+
+        From now on the writer thread keeps the heartbeat going, until `give_up` or `close`.
+        """
+        return Suggestion(await self._do(lambda connection: self._suggest(connection, owner)))
+
+    async def give_up(self, owner: str) -> None:
+        """Free the leases of `owner`."""
+        await self._do(lambda connection: self._free(connection, owner))
+
+    async def trim(self, topic: Topic, partition: int, before_offset: int) -> None:
+        """Delete the records before `before_offset`; the file's pages are used again.
+
+        Afterwards the log starts there, at the end at most: lower offsets are OffsetOutOfRange.
+        """
+        stream = self._stream(topic, partition)
+        await self._do(lambda connection: self._trim(connection, stream, topic, before_offset))
+
+    async def _do(self, work: Callable[[sqlite3.Connection], Any]) -> Any:
+        if not self._open:
+            raise LogClosed(self.url)
+        assert self._loop is not None
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        self._under_way[answer] = None
+        try:
+            self._queue.put(_Job(work, answer))
+            return await answer
+        finally:
+            del self._under_way[answer]
+
+    def _stream(self, topic: Topic, partition: int) -> int:
+        if not self._open:
+            raise LogClosed(self.url)
+        stream = self._streams.get((topic, partition))
+        if stream is None:
+            raise PartitionMissing(
+                self.url,
+                topic=topic.value,
+                partition=partition,
+                partition_count=self.facts.partition_count,
+            )
+        return stream
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise error_of(error, self._place, waited_ms=self._lock_timeout_ms) from error
+
+    def _unseal(
+        self,
+        topic: Topic,
+        partition: int,
+        body: bytes,
+        position: int,
+        base_offset: int,
+        count: int,
+        append_ms: int,
+    ) -> list[Record]:
+        try:
+            return unseal(
+                body,
+                position=position,
+                base_offset=base_offset,
+                record_count=count,
+                append_ms=append_ms,
+            )
+        except RowDamaged as damage:
+            raise LogCorrupted(
+                self.url,
+                f"the batch at offset {base_offset} of {topic.value} partition {partition}: "
+                f"{damage}",
+                topic=topic.value,
+                partition=partition,
+                offset=base_offset,
+            ) from damage
+
+    def _bounds(
+        self, topic: Topic, partition: int, connection: sqlite3.Connection
+    ) -> tuple[int, int]:
+        stream = self._streams[(topic, partition)]
+        start, next_offset = connection.execute(
+            "SELECT start_offset, next_offset FROM streams WHERE stream = ?", (stream,)
+        ).fetchone()
+        return start, max(next_offset, _last(connection, stream)[0])
+
+    def _is_there(self, topic: Topic, partition: int, offset: int) -> bool:
+        assert self._reader is not None
+        with self._translated():
+            if topic is Topic.SNAPSHOTS:
+                first = self._streams[(topic, partition)] << OFFSET_BITS
+                row = self._reader.execute(
+                    "SELECT 1 FROM latest WHERE position >= ? AND position < ? LIMIT 1",
+                    (first + offset, first + (1 << OFFSET_BITS)),
+                ).fetchone()
+                return row is not None
+            start, end = self._bounds(topic, partition, self._reader)
+            return offset < end or offset < start
+
+    # Waking waiters, on the loop
+
+    def _poll(self) -> None:
+        """Look whether another connection has committed; poll less and less while none has."""
+        self._poll_timer = None
+        if not self._waiters or self._reader is None:
+            return
+        try:
+            (version,) = self._reader.execute("PRAGMA data_version").fetchone()
+            changed = version != self._data_version
+            self._data_version = version
+            if changed:
+                self._wake()
+        except (sqlite3.Error, LogUnavailable):
+            # A look that fails says nothing. The waiters' next read meets the same error and says
+            # it to somebody who can act.
+            self._wake_all()
+            return
+        self._poll_ms = POLL_MS_MIN if changed else min(POLL_MS_MAX, self._poll_ms * 1.5)
+        if self._waiters:
+            assert self._loop is not None
+            self._poll_timer = self._loop.call_later(self._poll_ms / 1000, self._poll)
+
+    def _wake(self) -> None:
+        for waiter, (topic, partition, offset) in list(self._waiters.items()):
+            if not waiter.done() and self._is_there(topic, partition, offset):
+                waiter.set_result(True)
+
+    def _wake_all(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(True)
+
+    def _wake_soon(self) -> None:
+        """A commit of this process: look at once."""
+        if self._waiters and self._reader is not None:
+            try:
+                self._wake()
+            except LogUnavailable:
+                self._wake_all()
+
+    def _settle(self, outcomes: Sequence[_Outcome]) -> None:
+        for answer, result, error in outcomes:
+            if answer.done():
+                continue
+            if error is None:
+                answer.set_result(result)
+            else:
+                answer.set_exception(error)
+        self._wake_soon()
+
+    # The writer thread
+
+    def _run(self, create: bool, opened: "asyncio.Future[bool]") -> None:
+        try:
+            connection, made = self._prepare(create)
+        except BaseException as error:
+            self._tell([(opened, None, error)], wake_others=False)
+            return
+        self._tell([(opened, made, None)], wake_others=False)
+        stop: _Stop | None = None
+        reason = "the writer thread has ended"
+        try:
+            stop = self._serve(connection)
+        except BaseException as error:
+            reason = f"the writer thread has failed: {error!r}"
+            raise
+        finally:
+            with contextlib.suppress(sqlite3.Error):
+                connection.close()
+            if stop is not None:
+                self._tell([(stop.answer, None, None)], wake_others=False)
+            else:
+                self._give_out(reason)
+
+    def _give_out(self, reason: str) -> None:
+        """Nobody is left to commit: say so to all who wait, and refuse what would come."""
+
+        def end() -> None:
+            self._open = False
+            self._end_all(reason)
+
+        assert self._loop is not None
+        with contextlib.suppress(RuntimeError):  # the loop has ended, nobody waits
+            self._loop.call_soon_threadsafe(end)
+
+    def _serve(self, connection: sqlite3.Connection) -> _Stop | None:
+        """Take everything that is queued, commit it, tell it; until stopped or left alone."""
+        while True:
+            appends: list[_Append] = []
+            other: _Job | _Stop | None = None
+            size = 0
+            try:
+                work: _Work = self._queue.get(timeout=self._heartbeat_in())
+                while True:
+                    if not isinstance(work, _Append):
+                        other = work
+                        break
+                    if not work.answer.done():  # given up before it was begun
+                        appends.append(work)
+                        size += work.size
+                    if size >= GROUP_SIZE_MAX:
+                        break
+                    work = self._queue.get_nowait()
+            except queue.Empty:
+                pass
+            if appends and not self._tell(self._commit(connection, appends), wake_others=True):
+                return None
+            if isinstance(other, _Job) and not self._tell(
+                [self._perform(connection, other)], wake_others=False
+            ):
+                return None
+            if self._heartbeat_in() == 0:
+                # A heartbeat that fails is none, and the lease may run out: no more than that, as
+                # a lease only suggests. The next one is tried when it is due.
+                with contextlib.suppress(sqlite3.Error):
+                    self._transaction(connection, self._heartbeat)
+                self._owners = dict.fromkeys(self._owners, boot_ms())
+            if isinstance(other, _Stop):
+                if other.free:
+                    for owner in list(self._owners):
+                        # As above: what is not freed now is free when the lease has run out.
+                        with contextlib.suppress(sqlite3.Error):
+                            self._transaction(connection, partial(self._free, owner=owner))
+                return other
+
+    def _tell(self, outcomes: Sequence[_Outcome], *, wake_others: bool) -> bool:
+        """Hand outcomes to the loop. False if there is no loop any more: its process part ended."""
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(self._settle, outcomes)
+        except RuntimeError:
+            return False
+        if wake_others:
+            with _siblings_lock:
+                others = [s for s in _siblings.get(str(self._place.path), ()) if s is not self]
+            for other in others:
+                if other._waiters and other._loop is not None:
+                    # Its loop may have ended meanwhile; then nobody waits there.
+                    with contextlib.suppress(RuntimeError):
+                        other._loop.call_soon_threadsafe(other._wake_soon)
+        return True
+
+    def _prepare(self, create: bool) -> tuple[sqlite3.Connection, bool]:
+        place = self._place
+        check_path(place, create=create, make_directory=self._make_directory)
+        connection = reader = None
+        try:
+            connection = connect(place, create=create, lock_timeout_ms=self._lock_timeout_ms)
+            made = prepare(connection, place, create=create, wait_ms=self._lock_timeout_ms)
+            if self._file_size_max is not None:
+                (page_size,) = connection.execute("PRAGMA page_size").fetchone()
+                pages = max(1, self._file_size_max // page_size)
+                connection.execute(f"PRAGMA max_page_count = {pages}")
+            made = self._load(connection, create=create) or made
+            status = os.stat(place.path)
+            self._inode = (status.st_dev, status.st_ino)
+            reader = connect(place, create=False, lock_timeout_ms=self._lock_timeout_ms)
+            reader.execute("PRAGMA query_only = ON")
+            (self._data_version,) = reader.execute("PRAGMA data_version").fetchone()
+        except BaseException as error:
+            for opened in (reader, connection):
+                if opened is not None:
+                    opened.close()
+            if isinstance(error, sqlite3.Error):
+                raise error_of(error, place, waited_ms=self._lock_timeout_ms) from error
+            raise
+        self._reader = reader
+        return connection, made
+
+    def _load(self, connection: sqlite3.Connection, *, create: bool) -> bool:
+        """Read what the namespace is, or make it; True if made."""
+        place = self._place
+        made = False
+        row = _namespace(connection, place.namespace)
+        if row is None and create:
+            made = self._transaction(connection, self._make_namespace)
+            row = _namespace(connection, place.namespace)
+        if row is None:
+            names = [name for (name,) in connection.execute("SELECT name FROM namespaces")]
+            raise LogMissing(
+                place.url,
+                f"{place.path} has no namespace {place.namespace!r}"
+                f" (it has: {', '.join(sorted(names)) or 'none'})",
+            )
+        self._namespace, partition_count, batch_size_max = row
+        if place.partition_count not in (None, partition_count):
+            raise LogUrlInvalid(
+                place.url,
+                f"it asks for {place.partition_count} partitions, the namespace"
+                f" {place.namespace!r} was made with {partition_count}",
+            )
+        ids = dict(
+            connection.execute(
+                "SELECT topic, topic_id FROM topics WHERE namespace = ?", (self._namespace,)
+            ).fetchall()
+        )
+        self._streams = {
+            (Topic(topic), partition): stream
+            for topic, partition, stream in connection.execute(
+                "SELECT topic, partition, stream FROM streams WHERE namespace = ?",
+                (self._namespace,),
+            )
+        }
+        self._facts = LogFacts(
+            place.namespace,
+            partition_count,
+            tuple(ids[topic.value] for topic in Topic),
+            batch_size_max,
+        )
+        return made
+
+    def _make_namespace(self, connection: sqlite3.Connection) -> bool:
+        if _namespace(connection, self._place.namespace) is not None:
+            return False  # another process was first
+        count = self._place.partition_count or 1
+        namespace = connection.execute(
+            "INSERT INTO namespaces (name, partition_count, batch_size_max, made_ms)"
+            " VALUES (?, ?, ?, ?)",
+            (self._place.namespace, count, self._batch_size_max, self._now_ms()),
+        ).lastrowid
+        for topic in _STREAM_ORDER:
+            connection.execute(
+                "INSERT INTO topics VALUES (?, ?, ?)", (namespace, topic.value, str(uuid.uuid4()))
+            )
+            connection.executemany(
+                "INSERT INTO streams (namespace, topic, partition) VALUES (?, ?, ?)",
+                [(namespace, topic.value, partition) for partition in range(count)],
+            )
+        return True
+
+    def _transaction(
+        self, connection: sqlite3.Connection, work: Callable[[sqlite3.Connection], Any]
+    ) -> Any:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            result = work(connection)
+            connection.execute("COMMIT")
+        except BaseException:
+            _undo(connection)
+            raise
+        return result
+
+    def _perform(self, connection: sqlite3.Connection, job: _Job) -> _Outcome:
+        try:
+            return job.answer, self._transaction(connection, job.work), None
+        except sqlite3.Error as error:
+            return job.answer, None, error_of(error, self._place, waited_ms=self._lock_timeout_ms)
+        except Exception as error:
+            return job.answer, None, error
+
+    def _commit(self, connection: sqlite3.Connection, appends: Sequence[_Append]) -> list[_Outcome]:
+        """Store the batches in one transaction: one fsync for all."""
+        refused: list[_Outcome] = []
+        packed: list[tuple[_Append, list[tuple[int, bytes]]]] = []
+        for append in appends:
+            # In the compacted topic each record is a row.
+            compacted = append.topic is Topic.SNAPSHOTS
+            try:
+                batches = [[entry] for entry in append.entries] if compacted else [append.entries]
+                packed.append((append, [pack(batch) for batch in batches]))
+            except Exception as error:  # not bytes, say: its neighbours are stored all the same
+                refused.append((append.answer, None, error))
+        return refused + self._commit_packed(connection, packed)
+
+    def _commit_packed(
+        self,
+        connection: sqlite3.Connection,
+        packed: Sequence[tuple[_Append, list[tuple[int, bytes]]]],
+    ) -> list[_Outcome]:
+        committing = False
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            ends = self._known_ends(connection)
+            acks = self._store(connection, packed, ends)
+            committing = True
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            _undo(connection)
+            self._ends = {}
+            return [
+                (
+                    append.answer,
+                    None,
+                    error_of(
+                        error,
+                        self._place,
+                        waited_ms=self._lock_timeout_ms,
+                        committing=committing,
+                    ),
+                )
+                for append, _ in packed
+            ]
+        self._ends = ends
+        gone = self._file_gone()
+        return [
+            (append.answer, None if gone else ack, gone and gone())
+            for (append, _), ack in zip(packed, acks, strict=True)
+        ]
+
+    def _known_ends(self, connection: sqlite3.Connection) -> dict[int, tuple[int, int]]:
+        """Ends by stream, as far as this thread knows them: none if another one has committed."""
+        (version,) = connection.execute("PRAGMA data_version").fetchone()
+        if version != self._writer_version:
+            self._writer_version = version
+            return {}
+        return dict(self._ends)
+
+    def _store(
+        self,
+        connection: sqlite3.Connection,
+        packed: Sequence[tuple[_Append, list[tuple[int, bytes]]]],
+        ends: dict[int, tuple[int, int]],
+    ) -> list[Ack]:
+        acks: list[Ack] = []
+        rows: list[tuple[int, int, int, bytes]] = []
+        now_ms = self._now_ms()
+        for append, payloads in packed:
+            stream = append.stream
+            if stream not in ends:
+                end, last_ms = _last(connection, stream)
+                (floor,) = connection.execute(
+                    "SELECT next_offset FROM streams WHERE stream = ?", (stream,)
+                ).fetchone()
+                ends[stream] = max(end, floor), last_ms
+            end, last_ms = ends[stream]
+            # The clock of the machine may be set back; the log's own never runs backwards.
+            append_ms = max(now_ms, last_ms)
+            count = len(append.entries)
+            position = (stream << OFFSET_BITS) + end
+            if append.topic is Topic.SNAPSHOTS:
+                _store_latest(connection, append.entries, payloads, position, append_ms)
+            else:
+                body = seal(
+                    *payloads[0], position=position, record_count=count, append_ms=append_ms
+                )
+                rows.append((position, count, append_ms, body))
+            ends[stream] = end + count, append_ms
+            acks.append(Ack(end, append_ms))
+        if rows:
+            connection.executemany("INSERT INTO batches VALUES (?, ?, ?, ?)", rows)
+        return acks
+
+    def _file_gone(self) -> Callable[[], LogUnavailable] | None:
+        """What to say if the file was removed or replaced under us: what we write is then lost."""
+        path = self._place.path
+        try:
+            status = os.stat(path)
+            if (status.st_dev, status.st_ino) == self._inode:
+                return None
+            reason = f"the file {path} was replaced while it was open"
+        except OSError:
+            reason = f"the file {path} was removed while it was open"
+        return lambda: LogUnavailable(
+            self.url,
+            reason,
+            kept="what is in the file that is there now",
+            next="stop this process and put the right file back",
+        )
+
+    def _trim(
+        self, connection: sqlite3.Connection, stream: int, topic: Topic, before_offset: int
+    ) -> None:
+        start, floor = connection.execute(
+            "SELECT start_offset, next_offset FROM streams WHERE stream = ?", (stream,)
+        ).fetchone()
+        end = max(floor, _last(connection, stream)[0])
+        start = max(start, min(before_offset, end))
+        first = stream << OFFSET_BITS
+        if topic is Topic.SNAPSHOTS:
+            connection.execute(
+                "DELETE FROM latest WHERE position >= ? AND position < ?", (first, first + start)
+            )
+        else:
+            # A batch that reaches over the new start stays; reads leave out its first records.
+            connection.execute(
+                "DELETE FROM batches WHERE position >= ? AND position + record_count <= ?"
+                " AND position < ?",
+                (first, first + start, first + start),
+            )
+        connection.execute(
+            "UPDATE streams SET start_offset = ?, next_offset = ? WHERE stream = ?",
+            (start, end, stream),
+        )
+        # Our own commit changes no data_version of our own.
+        self._ends.pop(stream, None)
+
+    # Leases, on the writer thread
+
+    def _heartbeat_in(self) -> float | None:
+        """Seconds until a heartbeat is due; None if nobody needs one."""
+        if not self._owners:
+            return None
+        return max(0.0, (min(self._owners.values()) + self._lease_ms // 5 - boot_ms()) / 1000)
+
+    def _heartbeat(self, connection: sqlite3.Connection) -> None:
+        now_ms = boot_ms()
+        for owner in self._owners:
+            # Only what is still there: an owner that was taken for dead joins anew by `suggest`.
+            connection.execute(
+                "UPDATE owners SET heartbeat_boot_ms = ? WHERE namespace = ? AND owner = ?",
+                (now_ms, self._namespace, owner),
+            )
+
+    def _suggest(self, connection: sqlite3.Connection, owner: str) -> frozenset[int]:
+        now_ms = boot_ms()
+        namespace = self._namespace
+        here = this_process()
+        connection.execute(
+            "INSERT INTO owners VALUES (?, ?, (SELECT coalesce(max(joined), 0) + 1 FROM owners),"
+            " ?, ?, ?, ?, ?)"
+            " ON CONFLICT (namespace, owner) DO UPDATE SET boot_id = excluded.boot_id,"
+            " pid_namespace = excluded.pid_namespace, pid = excluded.pid,"
+            " started = excluded.started, heartbeat_boot_ms = excluded.heartbeat_boot_ms",
+            (namespace, owner, *here, now_ms),
+        )
+        members: list[str] = []
+        for member, heartbeat_ms, *mark in connection.execute(
+            "SELECT owner, heartbeat_boot_ms, boot_id, pid_namespace, pid, started FROM owners"
+            " WHERE namespace = ? ORDER BY joined",
+            (namespace,),
+        ).fetchall():
+            # A heartbeat of the future is one of before the last boot.
+            beating = now_ms - self._lease_ms < heartbeat_ms <= now_ms + self._lease_ms
+            if member != owner and (not beating or is_surely_dead(ProcessMark(*mark))):
+                self._forget(connection, member)
+            else:
+                members.append(member)
+        leases = {
+            partition: Lease(holder, bool(leaving))
+            for partition, holder, leaving in connection.execute(
+                "SELECT partition, owner, leaving FROM leases WHERE namespace = ?", (namespace,)
+            )
+        }
+        share = share_of(owner, members, leases, self.facts.partition_count)
+        connection.executemany(
+            "DELETE FROM leases WHERE namespace = ? AND partition = ?",
+            [(namespace, partition) for partition in share.freed],
+        )
+        connection.executemany(
+            "INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?)",
+            [(namespace, partition, owner, 0) for partition in sorted(share.taken)]
+            + [(namespace, partition, owner, 1) for partition in sorted(share.leaving)],
+        )
+        self._owners[owner] = now_ms
+        return share.suggested
+
+    def _free(self, connection: sqlite3.Connection, owner: str) -> None:
+        self._owners.pop(owner, None)
+        self._forget(connection, owner)
+
+    def _forget(self, connection: sqlite3.Connection, owner: str) -> None:
+        for table in ("leases", "owners"):
+            connection.execute(
+                f"DELETE FROM {table} WHERE namespace = ? AND owner = ?", (self._namespace, owner)
+            )
+
+
+def _size(record: Record) -> int:
+    return 64 + sum(len(part) for part in record[1:4] if part is not None)
+
+
+def _end_wait(waiter: "asyncio.Future[bool]") -> None:
+    if not waiter.done():
+        waiter.set_result(False)
+
+
+def _undo(connection: sqlite3.Connection) -> None:
+    if connection.in_transaction:
+        # Undoing can fail only if SQLite has undone it already, or when the file is lost; the
+        # error that brought us here says it.
+        with contextlib.suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
+
+
+def _namespace(connection: sqlite3.Connection, name: str) -> tuple[int, int, int] | None:
+    row: tuple[int, int, int] | None = connection.execute(
+        "SELECT namespace, partition_count, batch_size_max FROM namespaces WHERE name = ?", (name,)
+    ).fetchone()
+    return row
+
+
+def _last(connection: sqlite3.Connection, stream: int) -> tuple[int, int]:
+    """The offset after the last row of a stream, and its append time; zeros if there is none."""
+    first = stream << OFFSET_BITS
+    bounds = (first, first + (1 << OFFSET_BITS))
+    row = connection.execute(
+        "SELECT position + record_count, append_ms FROM batches"
+        " WHERE position >= ? AND position < ? ORDER BY position DESC LIMIT 1",
+        bounds,
+    ).fetchone()
+    if row is None:
+        row = connection.execute(
+            "SELECT position + 1, append_ms FROM latest"
+            " WHERE position >= ? AND position < ? ORDER BY position DESC LIMIT 1",
+            bounds,
+        ).fetchone()
+    return (0, 0) if row is None else (row[0] - first, row[1])
+
+
+def _store_latest(
+    connection: sqlite3.Connection,
+    entries: Sequence[Entry],
+    payloads: Sequence[tuple[int, bytes]],
+    position: int,
+    append_ms: int,
+) -> None:
+    """Store records of the compacted topic: each replaces the one of the same key."""
+    for at, (entry, payload) in enumerate(zip(entries, payloads, strict=True), position):
+        body = seal(*payload, position=at, record_count=1, append_ms=append_ms)
+        connection.execute(
+            "INSERT OR REPLACE INTO latest VALUES (?, ?, ?, ?, ?)",
+            (at, entry.key, append_ms, entry.value is None, body),
+        )
+    stream = position >> OFFSET_BITS
+    first = stream << OFFSET_BITS
+    connection.execute(
+        "UPDATE streams SET next_offset = ? WHERE stream = ?",
+        (position + len(entries) - first, stream),
+    )
+    if any(entry.value is None for entry in entries):
+        connection.execute(
+            "DELETE FROM latest WHERE deleted AND append_ms < ? AND position >= ? AND position < ?",
+            (append_ms - TOMBSTONE_MS, first, position),
+        )
