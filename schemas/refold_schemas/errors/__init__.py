@@ -7,6 +7,7 @@ from refold_schemas.errors.records import (
     SchemaMismatch,
     UndecodableRecord,
     UnknownSchemaId,
+    UnknownSchemaName,
 )
 from refold_schemas.errors.values import BadRunId, ValueRefused, ValueUnreadable
 
@@ -18,6 +19,7 @@ __all__ = [
     "SchemaMismatch",
     "UndecodableRecord",
     "UnknownSchemaId",
+    "UnknownSchemaName",
     "ValueRefused",
     "ValueUnreadable",
 ]

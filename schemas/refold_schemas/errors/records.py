@@ -100,3 +100,18 @@ class RegistryUnreadable(RefoldError):
             kept="the log; nothing was read or written",
             next="install refold again; its schema files are part of the package",
         )
+
+
+class UnknownSchemaName(RefoldError, LookupError):
+    """The registry has no schema of this record name, or not of this version."""
+
+    code: ClassVar[str] = "R206"
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, name: str, version: int | None) -> None:
+        self.name, self.version = name, version
+        super().__init__(
+            f"the registry knows no {name}" + ("" if version is None else f" version {version}"),
+            kept="the log as it was; nothing was written",
+            next="register the schema first; programs never do it on their own",
+        )

@@ -1,0 +1,66 @@
+"""The record header `refold`: what the claim rule needs of a record, outside its body."""
+
+from struct import Struct
+from typing import NamedTuple
+
+from refold_schemas.errors import HeaderUnreadable, SchemaMismatch
+
+HEADER_NAME = "refold"
+LAYOUT_VERSION = 1
+KIND_EVENT = 0
+KIND_CLAIM = 1
+KIND_REPORT = 2
+
+CLAIM_ID_SIZE = 16
+_LAYOUT = Struct(">BB16sqqqq")
+HEADER_SIZE = _LAYOUT.size
+_INT64 = range(-(2**63), 2**63)
+
+
+class RecordHeader(NamedTuple):
+    """Kind, claim, counter and times of one record.
+
+    `epoch` is the claim's, `n` the owner's counter within it, `at_ms` its clock (milliseconds since
+    1970 UTC), `command_next` the offset of the next command to decide. A report carries the claim
+    and n of the *intent* it is about. Layout, 50 bytes big-endian: version, kind, claim, epoch, n,
+    at_ms, command_next (docs/log-format.md).
+
+    >>> header = RecordHeader(KIND_EVENT, bytes(16), 3, 7, 1000, 0)
+    >>> RecordHeader.unpack(header.pack()) == header
+    True
+    """
+
+    kind: int
+    claim_id: bytes
+    epoch: int
+    n: int
+    at_ms: int
+    command_next: int
+
+    def pack(self) -> bytes:
+        """Return the 50 bytes. Raises SchemaMismatch: struct would cut and pad without a word."""
+        if type(self.claim_id) is not bytes or len(self.claim_id) != CLAIM_ID_SIZE:
+            raise SchemaMismatch("RecordHeader", "claim_id", "it is not 16 bytes")
+        if type(self.kind) is not int or not KIND_EVENT <= self.kind <= KIND_REPORT:
+            raise SchemaMismatch("RecordHeader", "kind", f"{self.kind!r} is not 0, 1 or 2")
+        for name, number in zip(_NUMBERS, self[2:], strict=True):
+            if type(number) is not int or number not in _INT64:
+                raise SchemaMismatch("RecordHeader", name, f"{number!r} is no 64-bit integer")
+        return _LAYOUT.pack(LAYOUT_VERSION, *self)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> "RecordHeader":
+        """Read the 50 bytes. Raises HeaderUnreadable for anything else."""
+        if len(data) != HEADER_SIZE:
+            if data and data[0] != LAYOUT_VERSION:
+                raise HeaderUnreadable(f"its layout version is {data[0]}, known is {LAYOUT_VERSION}")
+            raise HeaderUnreadable(f"it has {len(data)} bytes, not {HEADER_SIZE}")
+        version, kind, claim_id, epoch, n, at_ms, command_next = _LAYOUT.unpack(data)
+        if version != LAYOUT_VERSION:
+            raise HeaderUnreadable(f"its layout version is {version}, known is {LAYOUT_VERSION}")
+        if kind > KIND_REPORT:
+            raise HeaderUnreadable(f"its kind is {kind}, known are 0, 1 and 2")
+        return cls(kind, claim_id, epoch, n, at_ms, command_next)
+
+
+_NUMBERS = ("epoch", "n", "at_ms", "command_next")
