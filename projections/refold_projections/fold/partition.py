@@ -6,7 +6,8 @@ from typing import NamedTuple, Protocol
 from refold_projections.fold.evolve import evolve
 from refold_projections.fold.position import NO_CLAIM, Position, Verdict, judge
 from refold_projections.fold.state import Parked, RunState, Stamp
-from refold_schemas.codec import KIND_REPORT, Codec, HeaderUnreadable, RecordHeader, UndecodableRecord
+from refold_schemas.codec import KIND_REPORT, Codec, RecordHeader
+from refold_schemas.errors import HeaderUnreadable, UndecodableRecord
 from refold_schemas.events import Event, PartitionClaimed, PartitionReleased
 from refold_schemas.events.types import RunEvent
 
@@ -98,27 +99,31 @@ class PartitionFold:
         if verdict > Verdict.REPORT or header is None:
             self.skipped[verdict] = self.skipped.get(verdict, 0) + 1
             return Applied(verdict, None, None, header, None)
+        run_id = None if record.key is None else record.key.decode("utf-8", "replace")
+        if run_id is not None and verdict is not Verdict.CLAIM and not self._keeps(run_id):
+            return Applied(verdict, run_id, None, header, None)  # the claim rule needs no body
         event: Event | None = None
         problem: str | None = None
         try:
-            event = self.codec.decode(record.value or b"")  # type: ignore[assignment]
+            event = self.codec.decode(record.value or b"")
         except UndecodableRecord as error:
             problem = str(error)
         if verdict is Verdict.CLAIM:
             self._claimed(event, header)
             return Applied(verdict, None, event, header, problem)
-        if record.key is None:
+        if run_id is None:
             self._of_partition(event)
             return Applied(verdict, None, event, header, problem)
-        run_id = record.key.decode("utf-8", "replace")
-        if self._keep is None or self._keep(run_id):
-            self._of_run(run_id, event, header, record, problem)
+        self._of_run(run_id, event, header, record, problem)
         return Applied(verdict, run_id, event, header, problem)
 
     def apply_all(self, records: Iterable[StoredRecord]) -> None:
         """Fold several records."""
         for record in records:
             self.apply(record)
+
+    def _keeps(self, run_id: str) -> bool:
+        return self._keep is None or self._keep(run_id)
 
     def _claimed(self, event: Event | None, header: RecordHeader) -> None:
         facts = self.facts
