@@ -1,4 +1,4 @@
-"""Errors of the client and the command line (R501-R524): what was asked, and why it did not work."""
+"""Errors of the client and the command line (R501-R599): what was asked, and why it failed."""
 
 from typing import ClassVar
 
@@ -52,7 +52,7 @@ class RunUnknown(RefoldError):
 
 
 class CommandRefused(RefoldError):
-    """The owner of the run decided that the command has nothing to say. `reason` is its own word."""
+    """The run's owner decided that the command has nothing to say. `reason` is its own word."""
 
     code: ClassVar[str] = "R504"
     advice: ClassVar[str] = "read `refold why RUN_ID` for what is known of the run"
@@ -102,7 +102,7 @@ class StepNotInDoubt(CommandRefused):
 
 
 class TooEarly(CommandRefused):
-    """Absence cannot be believed yet: a call may still be acting, or the far system still hiding it."""
+    """Absence cannot be believed yet: a call may still act, or the far system still hide it."""
 
     code: ClassVar[str] = "R509"
     advice: ClassVar[str] = "repeat the command after the time that the sentence names"
@@ -115,7 +115,7 @@ class RunOver(CommandRefused):
     advice: ClassVar[str] = "read its outcome with `refold boundary RUN_ID`"
 
 
-class NotParked(CommandRefused):
+class NothingToRetry(CommandRefused):
     """There is nothing to retry: the run is neither parked nor failed."""
 
     code: ClassVar[str] = "R511"
@@ -311,6 +311,6 @@ REFUSALS: dict[str, type[CommandRefused]] = {
     "not_in_doubt": StepNotInDoubt,
     "too_early": TooEarly,
     "run_ended": RunOver,
-    "not_parked": NotParked,
+    "nothing_to_retry": NothingToRetry,
 }
 """The error of each `CommandRejected.reason`; any other is a CommandRefused itself."""

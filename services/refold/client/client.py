@@ -1,0 +1,572 @@
+"""The async client: publishes commands, reads what became of them, and what is known of a run."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from urllib.parse import parse_qs, urlsplit
+
+from refold.client.history import HistoryRecord, read_history
+from refold.client.outbox import Outbox
+from refold.client.states import Progress, StateReader, claim_as_seen
+from refold.client.tail import Decision, PartitionTail, RunLife
+from refold.log import URL_DEFAULT, Log, open_log, partition_for
+from refold_projections.fold import Boundary, Cancel, Ended, RunState, boundary
+from refold_schemas.codec import Codec
+from refold_schemas.commands import CancelRun, Command, ResolveStep, RetryRun, StartRun
+from refold_schemas.errors.cli import (
+    REFUSALS,
+    ClientClosed,
+    CommandRefused,
+    CommandUndecided,
+    ResultNotThere,
+    RunCancelledError,
+    RunFailedError,
+    RunUnknown,
+)
+from refold_schemas.errors.log import LogUrlInvalid
+from refold_schemas.events import CommandRejected
+from refold_schemas.registry import FileRegistry
+from refold_schemas.values import (
+    check_run_id,
+    decode_value,
+    decode_value_as,
+    encode_value,
+)
+
+T = TypeVar("T")
+
+BY_DEFAULT = "client"
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """One line about a run. `status`, `reason` and `needs` as in its boundary."""
+
+    run_id: str
+    run: str
+    version: str
+    status: str
+    reason: str | None
+    needs: str | None
+    started_ms: int
+    changed_ms: int
+    partition: int
+    event_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class BoundaryAt:
+    """A boundary and the log position that it holds at: `offset` is the next one to be read."""
+
+    boundary: Boundary
+    state: RunState
+    partition: int
+    offset: int
+
+
+class Client:
+    """Starts runs and asks about them. Use it as `async with Client(url) as client`.
+
+    `url_or_log` is a log URL, or a `Log` that the caller has opened and will close. `namespace`
+    is for URLs that do not name one. `by` is who asks, as commands record it. `create` makes the
+    log where it is missing. `on_progress(partition, offset, end)` is called while a long log is
+    read. A client belongs to the event loop in which it was entered.
+    """
+
+    def __init__(
+        self,
+        url_or_log: str | Log = URL_DEFAULT,
+        *,
+        namespace: str | None = None,
+        by: str | None = None,
+        create: bool = False,
+        on_progress: Progress | None = None,
+    ) -> None:
+        self._owns_log = isinstance(url_or_log, str)
+        if isinstance(url_or_log, str):
+            self._log = open_log(with_namespace(url_or_log, namespace))
+        else:
+            self._log = url_or_log
+        self._namespace = namespace
+        self.by = by or BY_DEFAULT
+        self._create = create
+        self._on_progress = on_progress
+        self._codec = Codec(FileRegistry())
+        self._tails: dict[int, PartitionTail] = {}
+        self._states: dict[int, StateReader] = {}
+        self._outboxes: dict[int, Outbox] = {}
+        self._is_open = False
+
+    async def __aenter__(self) -> Self:
+        """Open the log (if the client was given a URL). Raises LogUnavailable, LogMissing."""
+        if self._owns_log:
+            await self._log.open(create=self._create)
+        facts = self._log.facts
+        if self._namespace not in (None, facts.namespace):
+            raise LogUrlInvalid(
+                self._log.url,
+                f"it holds namespace {facts.namespace}, {self._namespace} was asked for",
+            )
+        self._is_open = True
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop reading, let appends under way end, and close the log if the client opened it."""
+        await self.close()
+
+    async def close(self) -> None:
+        """What leaving the context does; a second call does nothing."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        for outbox in self._outboxes.values():
+            await outbox.close()
+        for tail in self._tails.values():
+            await tail.close()
+        if self._owns_log:
+            await self._log.close()
+
+    @property
+    def log(self) -> Log:
+        """The log that is read and written."""
+        return self._log
+
+    @property
+    def codec(self) -> Codec:
+        """The codec of its records."""
+        return self._codec
+
+    # ---- commands
+
+    async def start(
+        self,
+        name: str,
+        input: object = None,
+        *,
+        run_id: str | None = None,
+        version: str | None = None,
+        command_id: str | None = None,
+        within: timedelta | None = None,
+    ) -> "RunHandle":
+        """Start run `name` and return its handle once the owner has decided it.
+
+        `input` is anything that a value can hold (plain data, a pydantic model, a dataclass).
+        Without `run_id` a fresh one is made. A run that exists with the same name and input is not
+        started again: its handle is returned, whoever began it.
+        Raises BadRunId, ValueRefused, RunExists (other input), FunctionUnknown, InputInvalid,
+        CommandUndecided after `within` (None waits for ever), CommandUnknown.
+        """
+        run_id = str(uuid.uuid4()) if run_id is None else run_id
+        check_run_id(run_id)
+        value = encode_value(input, path="input")
+        command = StartRun(_new_id(command_id), run_id, name, value, version, self.by)
+        decision = await self._decide(command, within)
+        event = decision.event
+        if isinstance(event, CommandRejected) and event.reason != "run_exists":
+            raise _refusal(command, event)
+        return RunHandle(self, run_id, decision.life)
+
+    async def resolve(
+        self,
+        run_id: str,
+        slot: str,
+        *,
+        happened: bool,
+        result: object = None,
+        by: str | None = None,
+        why: str = "",
+        command_id: str | None = None,
+        within: timedelta | None = None,
+    ) -> None:
+        """Say of a slot in doubt whether its effect happened; `result` is what it returned.
+
+        Returns once the decision is recorded. Raises StepNotInDoubt, TooEarly (absence is not to
+        be believed yet), RunUnknown, RunOver, ValueRefused, CommandUndecided, CommandUnknown.
+        """
+        value = encode_value(result, path="result") if happened else None
+        await self._order(
+            ResolveStep(_new_id(command_id), run_id, slot, happened, value, by or self.by, why),
+            within,
+        )
+
+    async def retry(
+        self,
+        run_id: str,
+        *,
+        slot: str | None = None,
+        fresh_key: bool = False,
+        by: str | None = None,
+        why: str = "",
+        command_id: str | None = None,
+        within: timedelta | None = None,
+    ) -> None:
+        """Let a parked run go on, or try the failed `slot` of a failed run again.
+
+        `fresh_key`: under the next generation of its effect key, since providers replay a stored
+        failure under the old one. Raises NotParked, RunUnknown, RunOver, CommandUndecided.
+        """
+        await self._order(
+            RetryRun(_new_id(command_id), run_id, slot, fresh_key, by or self.by, why), within
+        )
+
+    async def cancel(
+        self,
+        run_id: str,
+        *,
+        by: str | None = None,
+        why: str = "",
+        command_id: str | None = None,
+        within: timedelta | None = None,
+    ) -> None:
+        """Ask for the run's end: nothing new starts, open attempts are settled first.
+
+        Returns once the request is recorded, not when the run is cancelled. Raises RunUnknown,
+        RunOver, CommandUndecided, CommandUnknown.
+        """
+        await self._order(CancelRun(_new_id(command_id), run_id, by or self.by, why), within)
+
+    # ---- questions
+
+    def handle(self, run_id: str) -> "RunHandle":
+        """A handle on a run, whether or not it exists yet."""
+        check_run_id(run_id)
+        return RunHandle(self, run_id, None)
+
+    async def state(self, run_id: str) -> RunState:
+        """The folded state at the log's end. Raises RunUnknown."""
+        state, _ = await self._reader(self._partition(run_id)).of_run(run_id)
+        if state is None:
+            raise RunUnknown(run_id, self._log.facts.namespace)
+        return state
+
+    async def find(self, run_id: str) -> RunState | None:
+        """The folded state at the log's end, None where there is no such run."""
+        state, _ = await self._reader(self._partition(run_id)).of_run(run_id)
+        return state
+
+    async def boundary(self, run_id: str) -> Boundary:
+        """What is done, under way, in doubt, failed and remaining at the log's end.
+
+        Needs no worker. Where the partition's owner has released it or is known to be dead,
+        nothing is under way any more: it is in doubt. Raises RunUnknown.
+        """
+        return (await self.boundary_at(run_id)).boundary
+
+    async def boundary_at(self, run_id: str) -> BoundaryAt:
+        """The boundary with the position that it holds at. Raises RunUnknown."""
+        partition = self._partition(run_id)
+        state, fold = await self._reader(partition).of_run(run_id)
+        if state is None:
+            raise RunUnknown(run_id, self._log.facts.namespace)
+        claim_id = claim_as_seen(fold, owner_lives=await self._owner_lives(partition))
+        return BoundaryAt(boundary(state, claim_id), state, partition, fold.position.offset_next)
+
+    async def runs(
+        self,
+        *,
+        status: Iterable[str] | None = None,
+        run: str | None = None,
+        needs: str | None = None,
+    ) -> list[RunSummary]:
+        """All runs of the namespace, the most recently changed first; filters leave others out."""
+        wanted = None if status is None else frozenset(status)
+        found: list[RunSummary] = []
+        for partition in range(self._log.facts.partition_count):
+            fold = await self._reader(partition).of_all()
+            claim_id = claim_as_seen(fold, owner_lives=await self._owner_lives(partition))
+            for state in fold.runs.values():
+                if run is not None and state.run != run:
+                    continue
+                seen = boundary(state, claim_id)
+                if wanted is not None and seen.status not in wanted:
+                    continue
+                if needs is not None and seen.needs != needs:
+                    continue
+                found.append(
+                    RunSummary(
+                        state.run_id,
+                        state.run,
+                        state.version,
+                        seen.status,
+                        seen.reason,
+                        seen.needs,
+                        state.started_ms,
+                        state.changed_ms,
+                        partition,
+                        state.event_count,
+                    )
+                )
+        found.sort(key=lambda one: (-one.changed_ms, one.run_id))
+        return found
+
+    def history(self, run_id: str, *, claims: bool = False) -> AsyncIterator[HistoryRecord]:
+        """The run's records in log order, decoded; those that do not count are marked.
+
+        With `claims` also the claims between them. Ends at the log's end as of the first record.
+        """
+        return read_history(self._log, self._codec, self._partition(run_id), run_id, claims=claims)
+
+    # ---- inside
+
+    def _partition(self, run_id: str) -> int:
+        if not self._is_open:
+            raise ClientClosed
+        return partition_for(run_id, self._log.facts.partition_count)
+
+    def _tail(self, partition: int) -> PartitionTail:
+        tail = self._tails.get(partition)
+        if tail is None:
+            tail = self._tails[partition] = PartitionTail(self._log, self._codec, partition)
+        return tail
+
+    def _reader(self, partition: int) -> StateReader:
+        reader = self._states.get(partition)
+        if reader is None:
+            reader = self._states[partition] = StateReader(
+                self._log, self._codec, partition, self._on_progress
+            )
+        return reader
+
+    async def _owner_lives(self, partition: int) -> bool | None:
+        """Whether the partition's owner is alive, as far as the log's leases say; None: unknown."""
+        probe = getattr(self._log, "owner_lives", None)
+        if probe is None:
+            return None
+        lives: bool | None = await probe(partition)
+        return lives
+
+    async def _order(self, command: Command, within: timedelta | None) -> None:
+        check_run_id(command.run_id)
+        decision = await self._decide(command, within)
+        event = decision.event
+        if not isinstance(event, CommandRejected):
+            return
+        if event.reason == "duplicate" and isinstance(command, CancelRun):
+            return  # somebody has asked for it before: it is being done
+        raise self._refusal(command, event)
+
+    def _refusal(self, command: Command, event: CommandRejected) -> Exception:
+        if event.reason == "unknown_run":
+            return RunUnknown(command.run_id, self._log.facts.namespace)
+        return _refusal(command, event)
+
+    async def _decide(self, command: Command, within: timedelta | None) -> Decision:
+        """Publish `command` and wait for the first decision that carries its id."""
+        partition = self._partition(command.run_id)
+        outbox = self._outboxes.get(partition)
+        if outbox is None:
+            outbox = self._outboxes[partition] = Outbox(self._log, self._codec, partition)
+        tail = self._tail(partition)
+        decided = tail.expect(command.command_id)
+        try:
+            await outbox.send(command)
+            if within is not None:
+                await asyncio.wait({decided}, timeout=within.total_seconds())
+                if not decided.done():
+                    raise CommandUndecided(
+                        command.run_id,
+                        type(command).__name__,
+                        command.command_id,
+                        within // timedelta(milliseconds=1),
+                    )
+            decision = await decided
+        finally:
+            tail.forget(command.command_id)
+        if isinstance(decision.event, CommandRejected) and decision.event.reason == "duplicate":
+            return await self._first_decision(command, partition, decision)
+        return decision
+
+    async def _first_decision(
+        self, command: Command, partition: int, repeated: Decision
+    ) -> Decision:
+        """What was decided when the command was first seen, long before this client asked again."""
+        async for record in read_history(
+            self._log, self._codec, partition, command.run_id, claims=False
+        ):
+            event = record.event
+            if (
+                record.counted
+                and getattr(event, "command_id", None) == command.command_id
+                and not (isinstance(event, CommandRejected) and event.reason == "duplicate")
+            ):
+                return Decision(event, record.offset, None)  # type: ignore[arg-type]
+        return repeated
+
+
+class RunHandle:
+    """One run, as a caller sees it. Handles are cheap; any number of them share one reader."""
+
+    def __init__(self, client: Client, run_id: str, life: RunLife | None) -> None:
+        self._client, self.run_id = client, run_id
+        self._life = life
+
+    def __repr__(self) -> str:
+        """The handle with its run id."""
+        return f"RunHandle({self.run_id!r})"
+
+    async def result(self, *, as_type: object = None, within: timedelta | None = None) -> object:
+        """Wait for the run's end and return what its function returned.
+
+        `as_type` reads it into that type; without it the value comes back of its own kind, for
+        which its class must be imported here. Raises RunFailedError, RunCancelledError, RunUnknown
+        (no such run), ValueUnreadable, ResultNotThere after `within` (None waits for ever).
+        """
+        ended = await _within(self.run_id, self.ended(), within)
+        raise_unless_completed(self.run_id, ended, self._cancel)
+        value = ended.result
+        if value is None:
+            return None
+        return decode_value(value) if as_type is None else decode_value_as(value, as_type)
+
+    async def ended(self) -> Ended:
+        """Wait for the run's end and return how it ended, its value still encoded."""
+        client = self._client
+        partition = client._partition(self.run_id)
+        tail = client._tail(partition)
+        if self._life is None:
+            self._life = tail.life(self.run_id)
+        life = self._life
+        while True:
+            if not life.known:
+                state, fold = await client._reader(partition).of_run(self.run_id)
+                if state is None:
+                    raise RunUnknown(self.run_id, client.log.facts.namespace)
+                if life.offset < fold.position.offset_next:
+                    life.ended, life.cancel = state.ended, state.cancel
+                    life.offset = fold.position.offset_next - 1
+                life.known = True
+            if life.problem is not None:
+                raise life.problem
+            if life.ended is not None:
+                return life.ended
+            await tail.end_of(life)
+
+    @property
+    def _cancel(self) -> Cancel | None:
+        return None if self._life is None else self._life.cancel
+
+    async def boundary(self) -> Boundary:
+        """The run's boundary at the log's end. Raises RunUnknown."""
+        return await self._client.boundary(self.run_id)
+
+    async def state(self) -> RunState:
+        """The run's folded state at the log's end. Raises RunUnknown."""
+        return await self._client.state(self.run_id)
+
+    async def wait(
+        self,
+        until: Callable[[Boundary], bool] | None = None,
+        *,
+        within: timedelta | None = None,
+    ) -> Boundary:
+        """Wait until the boundary satisfies `until` and return it.
+
+        By default: until the run has ended, or waits for a person or for other code.
+        Raises RunUnknown, and ResultNotThere after `within`.
+        """
+        done = stands_still if until is None else until
+        loop = asyncio.get_running_loop()
+        deadline = None if within is None else loop.time() + within.total_seconds()
+        tail = self._client._tail(self._client._partition(self.run_id))
+        while True:
+            seen = await self._client.boundary_at(self.run_id)
+            if done(seen.boundary):
+                return seen.boundary
+            left = None if deadline is None else timedelta(seconds=max(0.0, deadline - loop.time()))
+            await _within(self.run_id, tail.touched(self.run_id, seen.offset), left, within)
+
+    async def cancel(
+        self, *, why: str = "", by: str | None = None, within: timedelta | None = None
+    ) -> None:
+        """Ask for the run's end; see `Client.cancel`."""
+        await self._client.cancel(self.run_id, why=why, by=by, within=within)
+
+    def history(self) -> AsyncIterator[HistoryRecord]:
+        """The run's records; see `Client.history`."""
+        return self._client.history(self.run_id)
+
+
+async def _within(
+    run_id: str,
+    work: Coroutine[Any, Any, T],
+    within: timedelta | None,
+    said: timedelta | None = None,
+) -> T:
+    """What `work` returns, or ResultNotThere; never wait_for, which may swallow a cancellation."""
+    if within is None:
+        return await work
+    waiting = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({waiting}, timeout=within.total_seconds())
+    finally:
+        if not waiting.done():
+            waiting.cancel()
+    if waiting.cancelled() or not waiting.done():
+        await asyncio.wait({waiting})
+        raise ResultNotThere(run_id, (said or within) // timedelta(milliseconds=1))
+    return waiting.result()
+
+
+def stands_still(seen: Boundary) -> bool:
+    """Whether the run has ended, or nothing but a person or other code moves it."""
+    return seen.status in ("completed", "failed", "cancelled") or seen.needs in ("person", "code")
+
+
+def raise_unless_completed(run_id: str, ended: Ended, cancel: Cancel | None) -> None:
+    """Raise RunFailedError or RunCancelledError for a run that did not complete."""
+    if ended.status == "failed":
+        error = ended.error
+        raise RunFailedError(
+            run_id, error.type if error else "unknown", error.message if error else ""
+        )
+    if ended.status == "cancelled":
+        by, why = (cancel.by, cancel.why) if cancel is not None else ("", "")
+        raise RunCancelledError(run_id, by, why)
+
+
+def with_namespace(url: str, namespace: str | None) -> str:
+    """The URL with a namespace that it does not name itself. Raises LogUrlInvalid for two names.
+
+    >>> with_namespace("sqlite:///a.db", "refunds")
+    'sqlite:///a.db?ns=refunds'
+    """
+    if namespace is None:
+        return url
+    parts = urlsplit(url)
+    if parts.scheme != "sqlite":
+        return url  # the URL itself names it; the client compares after opening
+    named = parse_qs(parts.query).get("ns")
+    if named is None:
+        return f"{url}{'&' if parts.query else '?'}ns={namespace}"
+    if named != [namespace]:
+        raise LogUrlInvalid(url, f"it names another namespace than {namespace}")
+    return url
+
+
+def _new_id(command_id: str | None) -> str:
+    return str(uuid.uuid4()) if command_id is None else command_id
+
+
+def _refusal(command: Command, event: CommandRejected) -> CommandRefused:
+    kind = REFUSALS.get(event.reason, CommandRefused)
+    return kind(command.run_id, type(command).__name__, event.reason, event.detail)
+
+
+__all__ = [
+    "BoundaryAt",
+    "Client",
+    "RunHandle",
+    "RunSummary",
+    "raise_unless_completed",
+    "stands_still",
+    "with_namespace",
+]

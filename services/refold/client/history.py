@@ -1,0 +1,125 @@
+"""A run's records in log order, those that do not count among them, with the reason."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from refold.log import Log, Record, Topic
+from refold_projections.fold import Position, Verdict, judge
+from refold_schemas.codec import Codec, RecordHeader
+from refold_schemas.errors import HeaderUnreadable, UndecodableRecord
+from refold_schemas.events import Event
+
+READ_SIZE_MAX = 4 << 20
+
+WHY_SKIPPED = {
+    Verdict.DUPLICATE: "a stored copy of a record that was read before",
+    Verdict.FENCED: "written under a claim that a newer one had superseded",
+    Verdict.BROKEN: "behind a record of its claim that is missing",
+    Verdict.FOREIGN: "without a readable refold header: not written by refold",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRecord:
+    """One record of a run. `at_ms` is the owner's clock, `append_ms` the log's.
+
+    `event` is None where the body cannot be decoded; `problem` then says why. `claim_id` is empty
+    and `at_ms` the log's time where the header cannot be read. For a report the claim and `n` name
+    the intent. `why_skipped` is None for what counts.
+    """
+
+    partition: int
+    offset: int
+    at_ms: int
+    append_ms: int
+    claim_id: bytes
+    epoch: int
+    n: int
+    verdict: Verdict
+    event: Event | None
+    problem: str | None
+
+    @property
+    def counted(self) -> bool:
+        """Whether readers believe it; a report counts as evidence."""
+        return self.verdict <= Verdict.REPORT
+
+    @property
+    def why_skipped(self) -> str | None:
+        """Why readers pass it by."""
+        return WHY_SKIPPED.get(self.verdict)
+
+
+async def read_history(
+    log: Log, codec: Codec, partition: int, run_id: str, *, claims: bool
+) -> AsyncIterator[HistoryRecord]:
+    """Yield the run's records from the start of the partition to its end as of now.
+
+    With `claims` also each claim after the run's first record, just before the next record of the
+    run: so one sees where its owner changed.
+    """
+    key = run_id.encode()
+    position = Position()
+    offset, end = await log.bounds(Topic.EVENTS, partition)
+    last_claim: HistoryRecord | None = None
+    begun = False
+    while offset < end:
+        records = await log.read(Topic.EVENTS, partition, offset, size_max=READ_SIZE_MAX)
+        if not records:
+            return
+        for record in records:
+            header = _header(record)
+            position, verdict = judge(position, record.offset, header)
+            if verdict is Verdict.CLAIM and claims:
+                last_claim = _history_record(codec, partition, record, header, verdict)
+            elif record.key == key:
+                if last_claim is not None and begun:
+                    yield last_claim
+                last_claim, begun = None, True
+                yield _history_record(codec, partition, record, header, verdict)
+        offset = records[-1].offset + 1
+
+
+def _header(record: Record) -> RecordHeader | None:
+    if record.header is None:
+        return None
+    try:
+        return RecordHeader.unpack(record.header)
+    except HeaderUnreadable:
+        return None
+
+
+def _history_record(
+    codec: Codec, partition: int, record: Record, header: RecordHeader | None, verdict: Verdict
+) -> HistoryRecord:
+    event: Event | None = None
+    problem: str | None = None
+    try:
+        event = codec.decode(record.value or b"")
+    except UndecodableRecord as error:
+        problem = error.reason
+    if header is None:
+        return HistoryRecord(
+            partition,
+            record.offset,
+            record.append_ms,
+            record.append_ms,
+            b"",
+            0,
+            -1,
+            verdict,
+            event,
+            problem,
+        )
+    return HistoryRecord(
+        partition,
+        record.offset,
+        header.at_ms,
+        record.append_ms,
+        header.claim_id,
+        header.epoch,
+        header.n,
+        verdict,
+        event,
+        problem,
+    )

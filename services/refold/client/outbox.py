@@ -1,0 +1,165 @@
+"""Publishes commands of one partition: those that wait together go in one batch, none is lost.
+
+An append that ends unknown is repeated with the same bytes, hence the same `command_id`: the owner
+decides a command once, however often it is stored.
+"""
+
+import asyncio
+from typing import NamedTuple
+
+from refold.log import Ack, Entry, Log, Topic, batch_size, entry_size
+from refold_schemas.codec import Codec
+from refold_schemas.commands import Command
+from refold_schemas.errors import RefoldError
+from refold_schemas.errors.cli import ClientClosed, CommandUnknown
+from refold_schemas.errors.log import (
+    BatchRefused,
+    BatchTooLarge,
+    LogClosed,
+    LogForeign,
+    LogMissing,
+    LogUnavailable,
+)
+
+BATCH_BYTES_MAX = 512 * 1024
+ANSWER_MS = 10_000
+"""How long one append may be without an answer before it counts as unknown."""
+REPEAT_MS = 30_000
+"""How long an unknown append is repeated before the caller is told."""
+
+
+class _Sending(NamedTuple):
+    entry: Entry
+    command: Command
+    done: "asyncio.Future[None]"
+
+
+class Outbox:
+    """The commands of this process for one partition."""
+
+    def __init__(self, log: Log, codec: Codec, partition: int) -> None:
+        self._log, self._codec, self._partition = log, codec, partition
+        self._waiting: list[_Sending] = []
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def send(self, command: Command) -> None:
+        """Append `command` and return when the log has it.
+
+        Raises BatchTooLarge before anything is sent; LogUnavailable where it is certain that
+        nothing was stored; CommandUnknown where the log gave no answer for REPEAT_MS.
+        """
+        if self._closed:
+            raise ClientClosed
+        entry = Entry(command.run_id.encode(), self._codec.encode(command))
+        size, size_max = batch_size([entry]), self._log.facts.batch_size_max
+        if size > size_max:
+            raise BatchTooLarge(
+                topic=Topic.COMMANDS.value,
+                partition=self._partition,
+                size=size,
+                size_max=size_max,
+            )
+        sending = _Sending(entry, command, asyncio.get_running_loop().create_future())
+        self._waiting.append(sending)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._drain(), name=f"outbox-{self._partition}")
+        await asyncio.shield(sending.done)
+
+    async def close(self) -> None:
+        """Wait for what is under way; what waits behind it is told that it was not sent."""
+        self._closed = True
+        waiting, self._waiting = self._waiting, []
+        for sending in waiting:
+            _tell(sending, ClientClosed())
+        if self._task is not None:
+            await self._task
+
+    async def _drain(self) -> None:
+        await asyncio.sleep(0)  # commands of one turn of the loop go together
+        while self._waiting:
+            batch = self._next_batch()
+            error: BaseException | None
+            try:
+                error = await self._append(batch)
+            except Exception as defect:  # nobody else would hear of it
+                error = defect
+            for sending in batch:
+                if isinstance(error, _NoAnswer):
+                    command = sending.command
+                    unknown = CommandUnknown(
+                        command.run_id, type(command).__name__, command.command_id, str(error)
+                    )
+                    _tell(sending, unknown)
+                else:
+                    _tell(sending, error)
+
+    def _next_batch(self) -> list[_Sending]:
+        size = 0
+        limit = min(BATCH_BYTES_MAX, self._log.facts.batch_size_max) - batch_size([])
+        for count, sending in enumerate(self._waiting):
+            size += entry_size(sending.entry)
+            if size > limit and count > 0:
+                break
+        else:
+            count = len(self._waiting)
+        batch, self._waiting = self._waiting[:count], self._waiting[count:]
+        return batch
+
+    async def _append(self, batch: list[_Sending]) -> BaseException | None:
+        """None when stored; an error that is certain; _NoAnswer when it stays unknown."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + REPEAT_MS / 1000
+        pause = 0.05
+        while True:
+            said = await self._try(batch)
+            if said is None or not isinstance(said, _NoAnswer):
+                return said
+            if loop.time() + pause >= deadline or self._closed:
+                return said
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 2.0)
+
+    async def _try(self, batch: list[_Sending]) -> BaseException | None:
+        entries = [sending.entry for sending in batch]
+        append = asyncio.ensure_future(self._log.append(Topic.COMMANDS, self._partition, entries))
+        # Not wait_for: it may swallow a cancellation that arrives with the answer.
+        finished, _ = await asyncio.wait({append}, timeout=ANSWER_MS / 1000)
+        if not finished:
+            append.cancel()
+            append.add_done_callback(_drop)
+            return _NoAnswer(f"no answer within {ANSWER_MS} ms")
+        try:
+            ack = append.result()
+        except (BatchTooLarge, BatchRefused, LogClosed, LogMissing, LogForeign) as error:
+            return error
+        except LogUnavailable as error:
+            # Known not to be stored: a full disk, a read-only file. Anything else may be stored.
+            return error if error.stored is False else _NoAnswer(error.message)
+        except RefoldError as error:
+            return _NoAnswer(error.message)
+        except Exception as error:  # no port error: nobody can tell what became of the batch
+            return _NoAnswer(f"{type(error).__name__}: {error}")
+        if ack.offset is None or ack.offset < 0:
+            return _NoAnswer("the log answered without an offset")
+        return None
+
+
+class _NoAnswer(Exception):
+    """It is not known whether the batch is stored."""
+
+
+def _drop(append: "asyncio.Future[Ack]") -> None:
+    """Take a late answer: it was counted as unknown, whatever it says now."""
+    if not append.cancelled():
+        append.exception()
+
+
+def _tell(sending: _Sending, error: BaseException | None) -> None:
+    if sending.done.done():
+        return
+    if error is None:
+        sending.done.set_result(None)
+    else:
+        sending.done.set_exception(error)
+        sending.done.exception()  # the caller may have gone: that is no fault

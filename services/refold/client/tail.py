@@ -1,0 +1,300 @@
+"""Follows one partition of `ns.events` for everybody who waits in this process, at headers' cost.
+
+The claim rule needs headers only. Of the bodies only those are decoded that somebody waits for: a
+decision (it carries its `command_id`) and the end of a run. So one reader serves any number of
+handles and costs next to nothing beside the owner that writes what it reads.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+from weakref import WeakValueDictionary
+
+from refold.log import Log, Record, Topic
+from refold_projections.fold import Cancel, Ended, Position, Verdict, judge
+from refold_schemas.codec import Codec, RecordHeader
+from refold_schemas.errors import HeaderUnreadable, RefoldError, UndecodableRecord
+from refold_schemas.errors.cli import ClientClosed
+from refold_schemas.errors.log import (
+    LogClosed,
+    LogCorrupted,
+    LogForeign,
+    LogMissing,
+    LogUnavailable,
+    OffsetOutOfRange,
+)
+from refold_schemas.events import (
+    CommandRejected,
+    RunCancelled,
+    RunCancelRequested,
+    RunCompleted,
+    RunFailed,
+    RunResumed,
+    RunStarted,
+    StepResolved,
+)
+
+WAIT_MS = 1_000
+"""How long one wait for new records lasts before the tail looks whether it is still needed."""
+OUTAGE_MS = 30_000
+"""How long reads may fail in a row before those who wait are told."""
+READ_SIZE_MAX = 4 << 20
+
+DECISIONS = (RunStarted, CommandRejected, StepResolved, RunCancelRequested, RunResumed)
+ENDS = (RunCompleted, RunFailed, RunCancelled, RunCancelRequested, RunResumed)
+FINAL = (LogClosed, LogCorrupted, LogForeign, LogMissing, OffsetOutOfRange)
+"""Errors of the log that waiting does not mend."""
+
+Deciding = RunStarted | CommandRejected | StepResolved | RunCancelRequested | RunResumed
+
+
+class Decision(NamedTuple):
+    """What became of a command, and where that stands."""
+
+    event: Deciding
+    offset: int
+    life: "RunLife | None"
+
+
+class RunLife:
+    """What the tail knows of one run's end, for the handles that ask for it.
+
+    `offset` is that of the last record that told something of it, -1 for none; `known` says
+    whether everything before is known too (the run was seen to start, or its state was read).
+    """
+
+    __slots__ = ("__weakref__", "cancel", "ended", "known", "offset", "problem", "waiters")
+
+    def __init__(self) -> None:
+        self.ended: Ended | None = None
+        self.cancel: Cancel | None = None
+        self.problem: RefoldError | None = None
+        self.known = False
+        self.offset = -1
+        self.waiters: set[asyncio.Future[None]] = set()
+
+    def told(self) -> None:
+        """Wake those who wait for the end."""
+        for waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self.waiters.clear()
+
+
+class PartitionTail:
+    """Reads one partition while somebody waits, and tells decisions and ends as they come."""
+
+    def __init__(self, log: Log, codec: Codec, partition: int) -> None:
+        self._log, self._codec, self._partition = log, codec, partition
+        self.position = Position()
+        self._started = False
+        self._decisions: dict[str, asyncio.Future[Decision]] = {}
+        self._lives: WeakValueDictionary[str, RunLife] = WeakValueDictionary()
+        self._waiting = 0
+        self._touches: dict[asyncio.Future[None], tuple[bytes, int]] = {}
+        self._names: dict[bytes, type | None] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def life(self, run_id: str) -> RunLife:
+        """The run's life; it is followed as long as somebody holds it."""
+        life = self._lives.get(run_id)
+        if life is None:
+            life = self._lives[run_id] = RunLife()
+        return life
+
+    def expect(self, command_id: str) -> "asyncio.Future[Decision]":
+        """A future for the first decision that carries `command_id`. Call it before publishing.
+
+        Raises ClientClosed. `forget` it when nobody waits any more.
+        """
+        self._check_open()
+        future = self._decisions.get(command_id)
+        if future is None:
+            future = asyncio.get_running_loop().create_future()
+            self._decisions[command_id] = future
+        self._run()
+        return future
+
+    def forget(self, command_id: str) -> None:
+        """Nobody waits for this decision any more."""
+        self._decisions.pop(command_id, None)
+
+    async def end_of(self, life: RunLife) -> None:
+        """Return when something was told of the run's end since the call."""
+        self._check_open()
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        life.waiters.add(waiter)
+        self._waiting += 1
+        self._run()
+        try:
+            await waiter
+        finally:
+            self._waiting -= 1
+            life.waiters.discard(waiter)
+
+    async def touched(self, run_id: str, offset: int) -> None:
+        """Return when a record of the run, or a claim, was read at or after `offset`."""
+        self._check_open()
+        if self.position.last_offset >= offset:
+            return  # read already: the caller's view is older, it looks again
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._touches[waiter] = (run_id.encode(), offset)
+        self._run()
+        try:
+            await waiter
+        finally:
+            self._touches.pop(waiter, None)
+
+    async def close(self) -> None:
+        """Stop reading; those who wait get ClientClosed."""
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+        self._fail(ClientClosed())
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosed
+
+    @property
+    def _wanted(self) -> bool:
+        return bool(self._decisions or self._waiting or self._touches) and not self._closed
+
+    def _run(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._follow(), name=f"tail-{self._partition}")
+
+    async def _follow(self) -> None:
+        failing_since: float | None = None
+        loop = asyncio.get_running_loop()
+        while self._wanted:
+            try:
+                await self._read_on()
+                failing_since = None
+            except FINAL as error:
+                self._fail(error)
+                return
+            except LogUnavailable as error:
+                now = loop.time()
+                failing_since = now if failing_since is None else failing_since
+                if (now - failing_since) * 1000 >= OUTAGE_MS:
+                    self._fail(error)
+                    return
+                await asyncio.sleep(0.2)
+            except Exception as error:  # the adapter's defect: whoever waits must hear of it
+                self._fail(error)
+                return
+
+    async def _read_on(self) -> None:
+        log, partition = self._log, self._partition
+        if not self._started:
+            start, _ = await log.bounds(Topic.EVENTS, partition)
+            self.position = self.position._replace(offset_next=start)
+            self._started = True
+        offset = self.position.offset_next
+        if await log.wait(Topic.EVENTS, partition, offset, timeout_ms=WAIT_MS):
+            self._apply(await log.read(Topic.EVENTS, partition, offset, size_max=READ_SIZE_MAX))
+
+    def _apply(self, records: Sequence[Record]) -> None:
+        position = self.position
+        for record in records:
+            header: RecordHeader | None = None
+            if record.header is not None:
+                try:
+                    header = RecordHeader.unpack(record.header)
+                except HeaderUnreadable:
+                    header = None
+            position, verdict = judge(position, record.offset, header)
+            if verdict is Verdict.COUNTS and header is not None:
+                kind = self._kind(record.value)
+                if kind is not None:
+                    self._tell(kind, record, header)
+            if self._touches and verdict <= Verdict.REPORT:
+                self._touch(record, verdict)
+        self.position = position
+
+    def _kind(self, value: bytes | None) -> type | None:
+        """The class of a body that somebody may wait for, by its schema id; None for any other."""
+        frame = (value or b"")[:5]
+        try:
+            return self._names[frame]
+        except KeyError:
+            name = self._codec.name_of(value or b"")
+            kinds = {kind.__name__: kind for kind in (*DECISIONS, *ENDS)}
+            kind = None if name is None else kinds.get(name)
+            if len(self._names) < 1024:  # hostile frames must not fill the memory
+                self._names[frame] = kind
+            return kind
+
+    def _tell(self, kind: type, record: Record, header: RecordHeader) -> None:
+        life = None
+        if kind in ENDS and record.key is not None and self._lives:
+            life = self._lives.get(record.key.decode("utf-8", "replace"))
+        if life is None and (kind not in DECISIONS or not self._decisions):
+            return
+        try:
+            event = self._codec.decode(record.value or b"")
+        except UndecodableRecord as error:
+            if life is not None:
+                life.problem = error.at(Topic.EVENTS.value, self._partition, record.offset)
+                life.offset = record.offset
+                life.told()
+            return
+        if life is not None:
+            _follow_life(life, event, record, header)
+        if isinstance(event, DECISIONS) and event.command_id is not None:
+            future = self._decisions.pop(event.command_id, None)
+            if future is not None and not future.done():
+                born = None
+                if isinstance(event, RunStarted) and record.key is not None:
+                    # The decision holds it until the caller has made its handle.
+                    born = self.life(record.key.decode("utf-8", "replace"))
+                    born.known, born.offset = True, record.offset
+                future.set_result(Decision(event, record.offset, born))
+
+    def _touch(self, record: Record, verdict: Verdict) -> None:
+        for waiter, (key, offset) in self._touches.items():
+            concerns = verdict is Verdict.CLAIM or record.key in (key, None)
+            if concerns and record.offset >= offset and not waiter.done():
+                waiter.set_result(None)
+
+    def _fail(self, error: BaseException) -> None:
+        for decision in self._decisions.values():
+            if not decision.done():
+                decision.set_exception(error)
+                decision.exception()  # whoever awaits it gets it; nobody is no fault
+        self._decisions.clear()
+        for life in list(self._lives.values()):
+            for waiter in life.waiters:
+                if not waiter.done():
+                    waiter.set_exception(error)
+            life.waiters.clear()
+        for waiter in list(self._touches):
+            if not waiter.done():
+                waiter.set_exception(error)
+
+
+def _follow_life(life: RunLife, event: object, record: Record, header: RecordHeader) -> None:
+    """What `event` tells of the run's end, as the fold would have it."""
+    life.offset = record.offset
+    match event:
+        case RunCompleted(result=result):
+            life.ended = Ended("completed", header.at_ms, result)
+        case RunFailed(error=error):
+            life.ended = Ended("failed", header.at_ms, error=error)
+        case RunCancelled():
+            life.ended = Ended("cancelled", header.at_ms)
+        case RunResumed():
+            if life.ended is not None and life.ended.status == "failed":
+                life.ended = None
+            return
+        case RunCancelRequested(by=by, why=why):
+            life.cancel = life.cancel or Cancel(by, why)
+            return
+        case _:
+            return
+    life.told()
