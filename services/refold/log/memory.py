@@ -350,6 +350,15 @@ class MemoryBroker:
         with self.lock:
             self._forget(owner)
 
+    def owner_lives(self, partition: int) -> bool | None:
+        """What `MemoryLog.owner_lives` answers."""
+        with self.lock:
+            lease = self._leases.get(partition)
+            if lease is None:
+                return False
+            seen_ms = self._heartbeats.get(lease.owner, self.now_ms() - self.lease_ms)
+            return True if self.now_ms() - seen_ms < self.lease_ms else None
+
     def _forget(self, owner: str) -> None:
         self._heartbeats.pop(owner, None)
         self._leases = {p: lease for p, lease in self._leases.items() if lease.owner != owner}
@@ -594,6 +603,11 @@ class MemoryLog:
         self._owners.add(owner)
         partitions = self.broker.suggest(owner)
         return Suggestion(self.broker.faults.on_suggest(self.name, owner, partitions))
+
+    async def owner_lives(self, partition: int) -> bool | None:
+        """Whether the holder of the partition's lease is alive; None if its heartbeat stopped."""
+        self._check_open()
+        return self.broker.owner_lives(partition)
 
     async def give_up(self, owner: str) -> None:
         """Free the leases of `owner`."""

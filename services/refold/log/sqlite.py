@@ -339,6 +339,24 @@ class SqliteLog:
         """Free the leases of `owner`."""
         await self._do(lambda connection: self._free(connection, owner))
 
+    async def owner_lives(self, partition: int) -> bool | None:
+        """Whether the holder of the partition's lease is alive; False if nobody holds it.
+
+        None where nothing can be said: its heartbeat has stopped, but its process may be frozen.
+        """
+        self._stream(Topic.EVENTS, partition)
+        assert self._reader is not None
+        with self._translated():
+            row = self._reader.execute(
+                "SELECT heartbeat_boot_ms, boot_id, pid_namespace, pid, started"
+                " FROM leases JOIN owners USING (namespace, owner)"
+                " WHERE namespace = ? AND partition = ?",
+                (self._namespace, partition),
+            ).fetchone()
+        if row is None or is_surely_dead(ProcessMark(*row[1:])):
+            return False
+        return True if abs(boot_ms() - row[0]) < self._lease_ms else None
+
     async def trim(self, topic: Topic, partition: int, before_offset: int) -> None:
         """Delete the records before `before_offset`; the file's pages are used again.
 
