@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from world import Answer, Fault, FaultMode, Json, Lost, Request, Settings, World
@@ -495,6 +495,28 @@ def test_an_unpaired_tool_call_or_result_is_a_400_that_names_it(
     assert world.counters()["model"]["calls"] == 0
 
 
+JSON = st.recursive(
+    st.none() | st.integers() | st.sampled_from(["assistant", "user", "tool", "tool_use", "id"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["role", "content", "tool_calls", "id", "type", "tool_use_id", "calls"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+)
+
+
+@settings(deadline=None)
+@given(JSON, JSON)
+def test_the_model_answers_any_json_with_200_or_400(messages: Any, script: Any) -> None:
+    body = {"messages": messages, "script": script}
+    assert say(World(), "POST", "/model/chat", body).status in (200, 400)
+
+
 # The ledger and the in-process client
 
 
@@ -522,6 +544,7 @@ def test_a_file_that_is_no_ledger_is_refused_in_a_sentence(tmp_path: Path) -> No
         World(ledger=tmp_path / "notes.txt")
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(FaultMode)), max_size=12))
 def test_whatever_goes_wrong_a_keyed_refund_happens_at_most_once_a_key(
     calls: list[tuple[str, FaultMode]],
@@ -587,6 +610,22 @@ def test_a_silent_vendor_holds_the_key_until_the_caller_gives_up(world: World) -
         await client.refund("48211", 4160, key="k")
 
     asyncio.run(act())
+    assert count(world, "refund") == 1
+
+
+def test_a_vendor_with_a_queue_takes_a_repeat_at_once_while_the_first_caller_waits(
+    world: World, clock: Clock
+) -> None:
+    async def act() -> None:
+        client = LocalClient(world)
+        world.add_fault("late", vendor="payments", delay_ms=2_000)
+        waiting = asyncio.create_task(client.refund("48211", 4160, key="k"))
+        await asyncio.sleep(0)
+        await client.refund("48211", 4160, key="k")
+        waiting.cancel()
+
+    asyncio.run(act())
+    clock.ms += 2_000
     assert count(world, "refund") == 1
 
 

@@ -71,8 +71,9 @@ class Model(Vendor):
         messages, script = request.body.get("messages"), request.body.get("script") or {}
         if not isinstance(messages, list) or not messages:
             raise BadField("messages", "a list with at least one message", messages)
-        if not isinstance(script, dict) or not isinstance(script.get("calls", []), list):
-            raise BadField("script", "an object with a list of calls", script)
+        calls = script.get("calls", []) if isinstance(script, dict) else None
+        if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+            raise BadField("script", "an object whose calls are a list of objects", script)
         wrong = complaint(messages)
         if wrong is not None:
             self._books.count("model", "refused")

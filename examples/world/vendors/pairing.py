@@ -61,24 +61,24 @@ def _role(message: Any) -> Any:
     return message.get("role") if isinstance(message, dict) else None
 
 
-def _call_ids(message: Any) -> list[Any]:
+def _call_ids(message: Any) -> list[str]:
     if _role(message) != "assistant":
         return []
-    calls = message.get("tool_calls")
-    ids = [call.get("id") for call in calls] if isinstance(calls, list) else []
-    return ids + [block.get("id") for block in _blocks(message, "tool_use")]
+    calls = _objects(message.get("tool_calls"))
+    calls += [
+        block for block in _objects(message.get("content")) if block.get("type") == "tool_use"
+    ]
+    return [str(call.get("id")) for call in calls]
 
 
-def _result_ids(message: Any) -> list[Any]:
+def _result_ids(message: Any) -> list[str]:
     if _role(message) == "tool":
-        return [message.get("tool_call_id")]
-    if _role(message) == "user":
-        return [block.get("tool_use_id") for block in _blocks(message, "tool_result")]
-    return []
-
-
-def _blocks(message: Any, kind: str) -> list[dict[str, Any]]:
-    content = message.get("content")
-    if not isinstance(content, list):
+        return [str(message.get("tool_call_id"))]
+    if _role(message) != "user":
         return []
-    return [block for block in content if isinstance(block, dict) and block.get("type") == kind]
+    blocks = _objects(message.get("content"))
+    return [str(b.get("tool_use_id")) for b in blocks if b.get("type") == "tool_result"]
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
