@@ -41,7 +41,9 @@ class StepError(RefoldError):
         self.type_name, self.error_message, self.slot = type_name, message, slot
         where = f"step {slot}" if slot else "the step"
         super().__init__(
-            f"{where} failed: {type_name}: {message}" if message else f"{where} failed: {type_name}",
+            f"{where} failed: {type_name}: {message}"
+            if message
+            else f"{where} failed: {type_name}",
             kept="the failure is in the record and is read from there on replay",
             next="catch StepError, declare the type in not_done=(...) to get it back as itself, "
             "or give the step a retry=",

@@ -1,0 +1,51 @@
+"""Names what run code awaited that is not refold's, where it did, and what to write instead."""
+
+from collections.abc import Coroutine
+from typing import Any
+
+from refold_schemas.errors.run import ForeignAwait
+
+FOREIGN_MAX = 10
+"""Run code that catches ForeignAwait and awaits the like this often in a row is given up."""
+
+
+def foreign_await(coroutine: Coroutine[Any, Any, Any], request: object) -> ForeignAwait:
+    """The error to throw into a branch that yielded `request`."""
+    names: list[str] = []
+    where = ""
+    inner: Any = coroutine
+    while inner is not None:
+        code, frame = getattr(inner, "cr_code", None), getattr(inner, "cr_frame", None)
+        if code is None:
+            break
+        library = "asyncio" in code.co_filename or "site-packages" in code.co_filename
+        if not library and frame is not None:
+            where = f"in {code.co_qualname} (line {frame.f_lineno})"
+            names.clear()
+        else:
+            module = "" if frame is None else frame.f_globals.get("__name__", "")
+            names.append(_public(module, code.co_qualname))
+        inner = getattr(inner, "cr_await", None)
+    awaited = names[0] if names else _object_name(request)
+    repair = (
+        "use `await ctx.sleep(timedelta(…))`, a timer that survives"
+        if awaited == "asyncio.sleep"
+        else "make the call a step (@app.step) and await ctx.step(…); "
+        "for steps at the same time use ctx.gather or ctx.map"
+    )
+    return ForeignAwait(awaited, where, repair)
+
+
+def _public(module: str, qualname: str) -> str:
+    return f"{'asyncio' if module.startswith('asyncio.') else module}.{qualname}"
+
+
+def _object_name(request: object) -> str:
+    if request is None:
+        return "a bare yield"
+    kind = type(request)
+    module = {"_asyncio": "asyncio", "builtins": ""}.get(kind.__module__, kind.__module__)
+    name = f"{module}.{kind.__qualname__}" if module else kind.__qualname__
+    get_name = getattr(request, "get_coro", None)
+    inner = None if get_name is None else getattr(get_name(), "__qualname__", None)
+    return f"an {name} of {inner}" if inner else f"an {name}"
