@@ -1,0 +1,1 @@
+"""The protocol of claims, intents and evidence as a model of explicit states, all explored."""
