@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from refold_schemas.codec.classes import CLASSES
-from refold_schemas.codec.reading import Broken, Read, ReaderCompiler
+from refold_schemas.codec.reading import CUT, Broken, Read, ReaderCompiler
 from refold_schemas.codec.shapes import shape_of
 from refold_schemas.codec.writing import Classes, Unfit, Write, WriterCompiler
 from refold_schemas.commands import Command
@@ -74,7 +74,7 @@ class Codec:
         return read(data)
 
     def name_of(self, data: bytes) -> str | None:
-        """Return the short record name by the frame's id, without reading the body; None if unknown."""
+        """Return the short record name by the frame's id alone; None if it is unknown."""
         if len(data) < FRAME_SIZE or data[0] != FRAME_MAGIC:
             return None
         try:
@@ -89,7 +89,9 @@ class Codec:
             raise SchemaMismatch(cls.__qualname__, "", "it is no event, command or snapshot")
         schema_id = self._registry.id_of(name)
         try:
-            write = WriterCompiler(self._classes).compile(shape_of(self._registry.schema(schema_id)))
+            write = WriterCompiler(self._classes).compile(
+                shape_of(self._registry.schema(schema_id))
+            )
         except Unfit as unfit:
             raise _mismatch(cls.__name__, unfit) from None
         return bytes([FRAME_MAGIC]) + schema_id.to_bytes(4, "big"), write
@@ -157,6 +159,8 @@ def _whole(
             raise UndecodableRecord(
                 f"{short}{broken.path}: {broken.reason}", schema_id=schema_id
             ) from None
+        except IndexError:
+            raise UndecodableRecord(f"{short}: {CUT}", schema_id=schema_id) from None
         except RecursionError:
             raise UndecodableRecord(
                 f"{short}: it is nested too deep", schema_id=schema_id
@@ -182,14 +186,14 @@ def decode_with(schema: Any, data: bytes) -> Any:
 
 
 def encode_with(schema: Any, record: Any) -> bytes:
-    """Write plain data (records as dicts, arrays as lists) under a given schema, strictly, unframed.
+    """Write plain data (records as dicts, arrays as lists) under a schema, strictly, unframed.
 
     Raises SchemaMismatch as `Codec.encode` does: it is the same writer.
 
     >>> encode_with({"type": "array", "items": "long"}, [3.7])
     Traceback (most recent call last):
         ...
-    refold_schemas.errors.records.SchemaMismatch: value.[0]: float, not int. Kept: the log as it \
+    refold_schemas.errors.records.SchemaMismatch: value[0]: float, not int. Kept: the log as it \
 was; nothing of this record was written. Next: this is a fault of the program that made the \
 record; report it with this text. (R201)
     """

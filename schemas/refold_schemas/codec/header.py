@@ -53,7 +53,9 @@ class RecordHeader(NamedTuple):
         """Read the 50 bytes. Raises HeaderUnreadable for anything else."""
         if len(data) != HEADER_SIZE:
             if data and data[0] != LAYOUT_VERSION:
-                raise HeaderUnreadable(f"its layout version is {data[0]}, known is {LAYOUT_VERSION}")
+                raise HeaderUnreadable(
+                    f"its layout version is {data[0]}, known is {LAYOUT_VERSION}"
+                )
             raise HeaderUnreadable(f"it has {len(data)} bytes, not {HEADER_SIZE}")
         version, kind, claim_id, epoch, n, at_ms, command_next = _LAYOUT.unpack(data)
         if version != LAYOUT_VERSION:

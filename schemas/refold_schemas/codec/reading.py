@@ -26,7 +26,7 @@ Read = Callable[[bytes, int], tuple[Any, int]]
 
 VARINT_BYTES_MAX = 10
 EMPTY_ITEMS_MAX = 65_536
-"""Items that take no bytes (an array of nulls) may be this many: their count costs nothing to write."""
+"""Items that take no bytes (an array of nulls) may be this many: to claim them costs nothing."""
 
 
 class Broken(Exception):
@@ -37,7 +37,7 @@ class Broken(Exception):
         super().__init__(reason)
 
 
-_CUT = "the bytes end in the middle of it"
+CUT = "the bytes end in the middle of it"
 
 
 def _read_null(data: bytes, at: int) -> tuple[Any, int]:
@@ -45,26 +45,20 @@ def _read_null(data: bytes, at: int) -> tuple[Any, int]:
 
 
 def _read_boolean(data: bytes, at: int) -> tuple[Any, int]:
-    if at >= len(data):
-        raise Broken(_CUT)
     if data[at] > 1:
         raise Broken(f"{data[at]} is neither true nor false")
     return data[at] == 1, at + 1
 
 
 def read_long(data: bytes, at: int) -> tuple[int, int]:
-    """Read a zigzag integer of at most 64 bits."""
-    if at >= len(data):
-        raise Broken(_CUT)
+    """Read a zigzag integer of at most 64 bits. Raises IndexError where the bytes end."""
     byte = data[at]
-    at += 1
     if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), at
+        return (byte >> 1) ^ -(byte & 1), at + 1
+    at += 1
     bits, shift = byte & 0x7F, 7
     end = at - 1 + VARINT_BYTES_MAX
     while byte & 0x80:
-        if at >= len(data):
-            raise Broken(_CUT)
         if at >= end:
             raise Broken("an integer does not end")
         byte = data[at]
@@ -85,30 +79,39 @@ def _read_int(data: bytes, at: int) -> tuple[Any, int]:
 
 def _read_float(data: bytes, at: int) -> tuple[Any, int]:
     if at + 4 > len(data):
-        raise Broken(_CUT)
+        raise Broken(CUT)
     return unpack_from("<f", data, at)[0], at + 4
 
 
 def _read_double(data: bytes, at: int) -> tuple[Any, int]:
     if at + 8 > len(data):
-        raise Broken(_CUT)
+        raise Broken(CUT)
     return unpack_from("<d", data, at)[0], at + 8
 
 
-def _read_bytes(data: bytes, at: int) -> tuple[Any, int]:
+def _read_length(data: bytes, at: int) -> tuple[int, int]:
     size, at = read_long(data, at)
     if size < 0:
         raise Broken(f"a length is negative ({size})")
-    end = at + size
-    if end > len(data):
+    if size > len(data) - at:
         raise Broken(f"a length says {size} bytes, {len(data) - at} are left")
-    return data[at:end], end
+    return at, at + size
+
+
+def _read_bytes(data: bytes, at: int) -> tuple[Any, int]:
+    start, end = _read_length(data, at)
+    return data[start:end], end
 
 
 def _read_string(data: bytes, at: int) -> tuple[Any, int]:
-    text, end = _read_bytes(data, at)
+    # nearly all texts are short: their length is one even byte
+    size = data[at]
+    start = at + 1
+    end = start + (size >> 1)
+    if size > 0x7F or size & 1 or end > len(data):
+        start, end = _read_length(data, at)
     try:
-        return text.decode(), end
+        return data[start:end].decode(), end
     except UnicodeDecodeError as error:
         raise Broken(f"text is not UTF-8 ({error.reason} at byte {error.start})") from None
 
@@ -126,7 +129,7 @@ _PRIMITIVES: dict[str, Read] = {
 
 
 class ReaderCompiler:
-    """Compiles the reader of a shape: to classes and tuples where given, else to dicts and lists."""
+    """Compiles the reader of a shape: to classes and tuples if given, else to dicts and lists."""
 
     def __init__(self, classes: Classes) -> None:
         self._classes = classes
@@ -208,6 +211,8 @@ def _record(names: tuple[str, ...], readers: tuple[Read, ...], cls: type[Any] | 
         except Broken as broken:
             broken.path = f".{names[len(values)]}{broken.path}"
             raise
+        except IndexError:  # a byte was read after the last one
+            raise Broken(CUT, f".{names[len(values)]}") from None
         if cls is None:
             return dict(zip(names, values, strict=True)), at
         return cls(*values), at
@@ -217,8 +222,6 @@ def _record(names: tuple[str, ...], readers: tuple[Read, ...], cls: type[Any] | 
 
 def _nullable(reader: Read) -> Read:
     def read(data: bytes, at: int) -> tuple[Any, int]:
-        if at >= len(data):
-            raise Broken(_CUT)
         byte = data[at]
         if byte == 0:
             return None, at + 1
@@ -238,7 +241,7 @@ def _fixed(size: int) -> Read:
     def read(data: bytes, at: int) -> tuple[Any, int]:
         end = at + size
         if end > len(data):
-            raise Broken(_CUT)
+            raise Broken(CUT)
         return data[at:end], end
 
     return read
@@ -273,7 +276,9 @@ def _map(reader: Read, entry_size_min: int) -> Read:
 
 
 def _block(data: bytes, at: int, item_size_min: int, items_before: int) -> tuple[int, int]:
-    """Read the head of a block of items; a negative count is followed by the block's size in bytes."""
+    """Read the head of a block of items; a negative count is followed by its size in bytes."""
+    if data[at] == 0:
+        return 0, at + 1
     count, at = read_long(data, at)
     if count < 0:
         count = -count
@@ -284,5 +289,7 @@ def _block(data: bytes, at: int, item_size_min: int, items_before: int) -> tuple
     if item_size_min and count > left // item_size_min:
         raise Broken(f"a block says {count} items, {left} bytes are left")
     if not item_size_min and items_before + count > EMPTY_ITEMS_MAX:
-        raise Broken(f"a block says {count} items that take no bytes, {EMPTY_ITEMS_MAX} are allowed")
+        raise Broken(
+            f"a block says {count} items that take no bytes, {EMPTY_ITEMS_MAX} are allowed"
+        )
     return count, at

@@ -1,4 +1,4 @@
-"""Avro schemas as small frozen shapes, names resolved: what the writer and the reader compile from."""
+"""Avro schemas as small shapes, names resolved: what writer and reader are compiled from."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -125,7 +125,7 @@ def _define(kind: str, schema: dict[str, Any], namespace: str, names: dict[str, 
 
 
 def size_min(shape: Shape, seen: frozenset[str] = frozenset()) -> int:
-    """Return the fewest bytes an encoding of `shape` can have: what a count may be checked against."""
+    """Return the fewest bytes an encoding of `shape` can have: counts are checked against it."""
     match shape:
         case Primitive(kind="null"):
             return 0

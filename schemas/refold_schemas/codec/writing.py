@@ -177,12 +177,13 @@ class WriterCompiler:
                 raise Unfit(f"{_kind(value)}, not {sequence.__name__}")
             if value:
                 out += varint(len(value))
-                index = 0
+                done = 0
                 try:
-                    for index, one in enumerate(value):
+                    for one in value:
                         item(one, out)
+                        done += 1
                 except Unfit as unfit:
-                    unfit.path = f"[{index}]{unfit.path}"
+                    unfit.path = f"[{done}]{unfit.path}"
                     raise
             out.append(0)
 
@@ -291,7 +292,7 @@ def _class_record(name: str, cls: type[Any], names: list[str], writers: list[Wri
             raise Unfit(f"{_kind(value)}, not {cls.__name__}")
         index = -1
         try:
-            for index, item in enumerate(values_of(value)):  # noqa: B007 the handler reads it
+            for index, item in enumerate(values_of(value)):
                 writers[index](item, out)
         except Unfit as unfit:
             unfit.path = f".{names[index]}{unfit.path}"

@@ -17,7 +17,7 @@ class SchemaMismatch(RefoldError, ValueError):
     def __init__(self, record: str, field: str, reason: str) -> None:
         self.record, self.field, self.reason = record, field, reason
         super().__init__(
-            f"{record}.{field}: {reason}" if field else f"{record}: {reason}",
+            f"{record}{'.' if field[:1].isidentifier() else ''}{field}: {reason}",
             kept="the log as it was; nothing of this record was written",
             next="this is a fault of the program that made the record; report it with this text",
         )
@@ -65,7 +65,7 @@ class UndecodableRecord(RefoldError, ValueError):
 
 
 class UnknownSchemaId(UndecodableRecord):
-    """The record names a schema id that this registry does not know: a newer writer, most likely."""
+    """The record names a schema id unknown to this registry: most likely a newer writer."""
 
     code: ClassVar[str] = "R203"
     exit_code: ClassVar[int] = 3
@@ -88,7 +88,7 @@ class HeaderUnreadable(RefoldError, ValueError):
 
 
 class RegistryUnreadable(RefoldError):
-    """The checked-in schemas do not hold together: an id without a file, or a file without an id."""
+    """The checked-in schemas do not hold together: an id without a file, or an id given twice."""
 
     code: ClassVar[str] = "R205"
     exit_code: ClassVar[int] = 4

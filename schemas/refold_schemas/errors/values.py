@@ -1,8 +1,11 @@
-"""Errors about values: what cannot be stored, what cannot be read back, run ids that are refused."""
+"""Errors about values: what cannot be stored or read back, and run ids that are refused."""
 
 from typing import ClassVar
 
 from refold_schemas.errors.base import RefoldError
+
+
+PATH_LENGTH_MAX = 200
 
 
 class ValueRefused(RefoldError, ValueError):
@@ -16,6 +19,8 @@ class ValueRefused(RefoldError, ValueError):
     exit_code: ClassVar[int] = 2
 
     def __init__(self, path: str, type_name: str, reason: str) -> None:
+        # the path into a cycle is as long as the depth limit: its two ends say enough
+        path = path if len(path) <= PATH_LENGTH_MAX else f"{path[:120]}…{path[-60:]}"
         self.path, self.type_name, self.reason = path, type_name, reason
         super().__init__(
             f"{path} ({type_name}) cannot be stored faithfully: {reason}",

@@ -48,7 +48,7 @@ def canon_at(obj: object, path: str) -> bytes:
 def canon_of(value: Value) -> bytes:
     """Return the canonical bytes of a stored value, without its classes being imported.
 
-    `canon_of(encode_value(x)) == canon(x)` for everything that can be stored. Raises ValueUnreadable.
+    `canon_of(encode_value(x)) == canon(x)` for all that can be stored. Raises ValueUnreadable.
 
     >>> canon_of(Value("shop:Order", 1, "j1", None, b'{"id":7,"at":{"$date":"2026-01-02"}}', None))
     b'{"$record":["Order",{"at":{"$date":"2026-01-02"},"id":7}]}'
@@ -91,7 +91,9 @@ def _canonical_tag(tag: str, parts: Tree, depth: int) -> Tree:
     if tag in ("$set", "$frozenset"):
         items.sort(key=write_sorted)
     elif tag == "$map":
-        items.sort(key=lambda entry: write_sorted(entry[0] if type(entry) is list and entry else entry))
+        items.sort(
+            key=lambda entry: write_sorted(entry[0] if type(entry) is list and entry else entry)
+        )
     return items
 
 

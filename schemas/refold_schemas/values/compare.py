@@ -1,12 +1,11 @@
 """Comparing values: does a stored one come back the same, and how does a fresh one differ."""
 
-import dataclasses
 from collections.abc import Mapping
 from datetime import datetime
 from enum import Enum
 
 from refold_schemas.errors import ValueRefused, ValueUnreadable
-from refold_schemas.values.canon import canon_of
+from refold_schemas.values.canon import canon, canon_of
 from refold_schemas.values.kinds import Unbuildable, is_record, take_apart
 from refold_schemas.values.reading import decode_value, decode_value_as
 from refold_schemas.values.records import Ref, Value
@@ -16,11 +15,11 @@ DIGEST_ENCODING = "c1"
 """`Value.encoding` of a digest: `ref.digest` is the SHA-256 of the canonical form v1."""
 
 SHOWN_MAX = 80
-"""Characters of a value in a difference; what is longer is cut in the middle of nowhere with `…`."""
+"""Characters of a value in a difference; what is longer ends in `…`."""
 
 
 def check_comes_back(obj: object, value: Value, path: str) -> None:
-    """Raise ValueRefused unless `value` reads back equal to `obj` and of the same kind, all through."""
+    """Raise ValueRefused unless `value` reads back equal to `obj`, of the same kind throughout."""
     try:
         back = decode_value(value)
     except ValueUnreadable as error:
@@ -97,7 +96,8 @@ def _mapping_difference(
     strict: bool,
     path: str,
 ) -> tuple[str, object, object] | None:
-    one, other = dict[object, object](old), dict[object, object](new)
+    one: dict[object, object] = dict(old.items())
+    other: dict[object, object] = dict(new.items())
     for key, item in one.items():
         step = path + (step_into(key) if type(key) is str else f"[{key!r}]")
         found = difference(item, other.get(key, MISSING), strict=strict, path=step)
@@ -137,11 +137,9 @@ def _set_difference(
 ) -> tuple[str, object, object] | None:
     if old != new:
         return path, old, new
-    if strict and {(type(item), repr(item)) for item in old} != {
-        (type(item), repr(item)) for item in new
-    }:
-        return path, old, new
-    return None
+    # equal sets may still hold 1 where the other holds 1.0
+    same = not strict or sorted(map(canon, old)) == sorted(map(canon, new))
+    return None if same else (path, old, new)
 
 
 def digest_value(value: Value) -> Value:
@@ -213,8 +211,11 @@ def _digests_differ(recorded: Value, stored: Value) -> str | None:
 
 
 def shown(obj: object) -> str:
-    """Write a value for a person, cut to SHOWN_MAX characters."""
-    text = repr(obj)
-    if dataclasses.is_dataclass(obj) or not text.isprintable():
+    """Write a value for a person, on one line, cut to SHOWN_MAX characters."""
+    try:
+        text = repr(obj)
+    except Exception:  # a __repr__ is user code, and Python prints no integer over 4,300 digits
+        text = f"<{type(obj).__qualname__}>"
+    if not text.isprintable():
         text = "".join(part if part.isprintable() else ascii(part)[1:-1] for part in text)
     return text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 1] + "…"

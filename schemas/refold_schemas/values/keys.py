@@ -1,4 +1,4 @@
-"""What is derived from canonical bytes: fingerprint, effect key, and `ctx.uuid` and `ctx.random`."""
+"""What is derived from canonical bytes: fingerprint, effect key, `ctx.uuid`, `ctx.random`."""
 
 import hashlib
 import hmac

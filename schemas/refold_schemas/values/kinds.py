@@ -1,4 +1,4 @@
-"""The classes a value may have: models, dataclasses and enums, found by name, taken apart and built.
+"""The classes a value may have: models, dataclasses, enums; found by name, taken apart, built.
 
 pydantic is never imported here: an object of one of its models exists only where it already is.
 """
@@ -53,7 +53,11 @@ def find_class(type_id: str) -> type | None:
         if found is None or not isinstance(found, type(sys) | type):
             return None
         found = vars(found).get(part)
-    if isinstance(found, type) and class_id(found) == type_id and (is_record(found) or is_enum(found)):
+    if (
+        isinstance(found, type)
+        and class_id(found) == type_id
+        and (is_record(found) or is_enum(found))
+    ):
         return found
     return None
 
@@ -75,7 +79,7 @@ def is_record(cls: type) -> bool:
 
 
 def is_secret(cls: type) -> bool:
-    """Tell whether `cls` is one of pydantic's secrets (`SecretStr`, `SecretBytes`, `Secret[...]`)."""
+    """Tell whether `cls` is a secret of pydantic's: `SecretStr`, `SecretBytes`, `Secret[...]`."""
     base = getattr(sys.modules.get("pydantic.types"), "_SecretBase", None)
     return base is not None and issubclass(cls, base)
 

@@ -80,7 +80,11 @@ def decode_value(value: Value) -> object:
 
 
 class Reader:
-    """One reading of a tree. `loose` reads records as dicts, for a type that is given from outside."""
+    """One reading of a tree.
+
+    `today` reads dataclasses into the types their fields have now; `loose` reads every record as a
+    dict, for a type that is given from outside.
+    """
 
     __slots__ = ("loose", "today")
 
@@ -332,7 +336,7 @@ def _validate(annotation: object, obj: object) -> object:
 
 
 @lru_cache(maxsize=1024)
-def _adapter(annotation: object) -> Any:
+def _adapter(annotation: Any) -> Any:
     from pydantic import TypeAdapter
     from pydantic.errors import PydanticUserError
 

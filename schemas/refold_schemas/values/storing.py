@@ -58,7 +58,7 @@ def _unexpected(obj: object) -> object:
 
 
 def _writer(*, sort_keys: bool) -> Callable[[object], str]:
-    made = _json.c_make_encoder
+    made = getattr(_json, "c_make_encoder", None)
     if made is None:  # no C encoder in this Python: the slow one writes the same text
         return json.JSONEncoder(
             ensure_ascii=False,
@@ -83,7 +83,7 @@ write_sorted = _writer(sort_keys=True)
 
 
 def is_plain(obj: object) -> bool:
-    """Tell whether JSON says `obj` exactly, without tags; NaN and lone surrogates are not looked for."""
+    """Tell whether JSON says `obj` exactly, without tags. NaN and lone surrogates are not seen."""
     kind = type(obj)
     if kind is dict:
         return _plain_dict(obj, DEPTH_MAX, [NODES_MAX])  # type: ignore[arg-type]
