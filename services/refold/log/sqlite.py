@@ -444,8 +444,9 @@ class SqliteLog:
                     (first + offset, first + (1 << OFFSET_BITS)),
                 ).fetchone()
                 return row is not None
-            start, end = self._bounds(topic, partition, self._reader)
-            return offset < end or offset < start
+            # The last row, not the end: offsets may have been left out at the end.
+            start, _ = self._bounds(topic, partition, self._reader)
+            return offset < max(start, _last(self._reader, self._streams[topic, partition])[0])
 
     # Waking waiters, on the loop
 

@@ -191,6 +191,8 @@ def check_path(place: Place, *, create: bool, make_directory: bool) -> None:
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
+        if not create:
+            raise LogMissing(url, f"there is no file {path}") from None
         if not path.parent.is_dir():
             raise LogUnavailable(
                 url,
@@ -198,8 +200,6 @@ def check_path(place: Place, *, create: bool, make_directory: bool) -> None:
                 kept="nothing was made",
                 next="make the directory, or name another file",
             ) from None
-        if not create:
-            raise LogMissing(url, f"there is no file {path}") from None
         if not os.access(path.parent, os.W_OK | os.X_OK):
             raise LogReadOnly(url, f"nothing may be written in {path.parent}") from None
         return
@@ -272,9 +272,17 @@ def prepare(connection: sqlite3.Connection, place: Place, *, create: bool, wait_
 
 def _is_ours(connection: sqlite3.Connection, place: Place) -> bool:
     """True for a file with our tables, False for an empty one. Raises LogForeign."""
-    (application_id,) = connection.execute("PRAGMA application_id").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (table_count,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    # In one transaction: another process may be making the tables at this moment.
+    alone = not connection.in_transaction
+    if alone:
+        connection.execute("BEGIN")
+    try:
+        (table_count,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+    finally:
+        if alone and connection.in_transaction:
+            connection.execute("ROLLBACK")
     if application_id == 0 and version == 0 and table_count == 0:
         return False
     if application_id != APPLICATION_ID:

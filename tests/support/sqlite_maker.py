@@ -1,0 +1,73 @@
+"""What the conformance suite may do to a log in an SQLite file: everything."""
+
+import asyncio
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from refold.log import Ack, Entry, Log, Topic
+from refold.log.sqlite import SqliteLog
+from refold.testing.log_conformance import Can, MakeLog
+
+
+class MakeSqliteLog(MakeLog):
+    can: ClassVar[frozenset[Can]] = frozenset(Can)
+    lost_answers: ClassVar[tuple[str, ...]] = ("locked by another process", "closed meanwhile")
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        # Long enough that a slow machine does not lose a lease that it keeps.
+        self.lease_ms = 1_500
+        self.round_ms = 100
+
+    def __call__(self) -> SqliteLog:
+        return SqliteLog(
+            f"sqlite:///{self.path}?partitions=5",
+            batch_size_max=128 * 1024,
+            lease_ms=self.lease_ms,
+            lock_timeout_ms=1_500,
+        )
+
+    def connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(self.path, isolation_level=None, timeout=10)
+
+    async def kill(self, log: Log) -> None:
+        assert isinstance(log, SqliteLog)
+        await log.kill()
+
+    async def trim(self, log: Log, topic: Topic, partition: int, before_offset: int) -> None:
+        assert isinstance(log, SqliteLog)
+        await log.trim(topic, partition, before_offset)
+
+    async def hole(self, log: Log, topic: Topic, partition: int, count: int) -> None:
+        # No SQLite log has holes by itself; the rows of one that was copied from a broker would.
+        _, end = await log.bounds(topic, partition)
+        connection = self.connect()
+        connection.execute(
+            "UPDATE streams SET next_offset = ? WHERE topic = ? AND partition = ?",
+            (end + count, topic.value, partition),
+        )
+        connection.close()
+
+    async def compact(self, log: Log) -> None:
+        """Nothing to do: each append replaces its keys."""
+
+    async def append_unanswered(
+        self, way: str, log: Log, topic: Topic, partition: int, entries: Sequence[Entry]
+    ) -> Ack:
+        # The writer thread waits for the lock: the append is under way, the answer is not there.
+        connection = self.connect()
+        connection.execute("BEGIN IMMEDIATE")
+        append = asyncio.ensure_future(log.append(topic, partition, entries))
+        await asyncio.sleep(0.05)
+        if way == "closed meanwhile":
+            closing = asyncio.ensure_future(log.close())
+            await asyncio.sleep(0.05)
+            connection.execute("ROLLBACK")
+            connection.close()
+            await closing
+        else:
+            await asyncio.wait([append])
+            connection.close()
+        return await append
