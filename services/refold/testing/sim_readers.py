@@ -1,0 +1,68 @@
+"""All readers must agree: from the start, from a claim with run snapshots, and the owners."""
+
+from typing import Any
+
+from refold.testing.sim_checks import PartitionWatch, Watch, states_at
+from refold_projections.fold import PartitionFold, from_snapshot, state_hash, to_snapshot
+
+CLAIMS_TRIED = 3
+"""Readers that start at a claim, for each partition: at the first, a middle and the last one."""
+
+
+class Readers:
+    """Other readers of the log beside the two folds of `Watch`."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+        self.compared = 0
+
+    def compare_owners(self, owners: list[tuple[str, int, Any]]) -> None:
+        """The durable state of each owner equals the fold of the log up to its position."""
+        for name, partition, owner in owners:
+            watch = self.watch.partitions[partition]
+            offset_next = owner.position.offset_next
+            expected = states_at(watch.history, offset_next)
+            for run_id in owner.runs():
+                state = owner.state(run_id)
+                if state is None:
+                    continue
+                self.compared += 1
+                if state != expected.get(run_id):
+                    told = "does not exist there"
+                    if run_id in expected:
+                        told = (
+                            f"is {state_hash(state)[:12]}, not {state_hash(expected[run_id])[:12]}"
+                        )
+                    self.watch.journal.violate(
+                        f"{name}: its durable state of {run_id} at offset {offset_next} {told}"
+                    )
+
+    def compare_all(self) -> None:
+        """A reader that starts at a claim, with run snapshots, ends in the same state."""
+        for partition in self.watch.partitions:
+            claims = [offset for _, offset in partition.shadow.claims]
+            chosen = sorted({claims[0], claims[len(claims) // 2], claims[-1]}) if claims else []
+            for offset in chosen[:CLAIMS_TRIED]:
+                self._from_claim(partition, offset)
+
+    def _from_claim(self, partition: PartitionWatch, claim_offset: int) -> None:
+        codec = self.watch.codec
+        records = partition.stream.records
+        first = PartitionFold(codec)
+        first.apply_all(r for r in records if r.offset < claim_offset)
+        second = PartitionFold(codec)
+        second.position, second.facts = first.position, first.facts
+        for run_id, state in first.runs.items():
+            data = codec.encode(to_snapshot(state, first.marks[run_id]))
+            kept: Any = codec.decode(data)
+            second.runs[run_id], second.marks[run_id] = from_snapshot(kept)
+        second.apply_all(r for r in records if r.offset >= claim_offset)
+        for run_id, state in partition.fold.runs.items():
+            if second.runs.get(run_id) != state:
+                self.watch.journal.violate(
+                    f"a reader from the claim at offset {claim_offset} on sees another {run_id}"
+                )
+        if second.position != partition.fold.position:
+            self.watch.journal.violate(
+                f"a reader from the claim at offset {claim_offset} on ends elsewhere"
+            )
