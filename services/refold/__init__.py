@@ -34,6 +34,8 @@ if TYPE_CHECKING:
         Retry,
     )
 
+__version__ = "0.1.0"
+
 _ROOMS = {
     "refold.app": ("App", "Effect", "RunContext"),
     "refold.client": ("Client",),

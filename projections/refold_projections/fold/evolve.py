@@ -64,7 +64,9 @@ def evolve(
             return None
         state = _born(run_id, event, stamp)
     else:
-        state = _APPLIERS[type(event)](state, event, stamp)
+        applier = _APPLIERS.get(type(event))
+        if applier is not None:  # a record of another kind under a run's key says nothing of it
+            state = applier(state, event, stamp)
     return RunState(
         *state[:-3], state.event_count + 1, state.byte_count + stamp.size, stamp.at_ms
     )
@@ -172,7 +174,7 @@ def _put(state: RunState, slot: Slot, **changes: Any) -> RunState:
 def _with_outcome(state: RunState, slot: Slot, outcome: Outcome, **changes: Any) -> RunState:
     """An outcome of the slot. A handle acquired anew keeps the place of the one that ran out."""
     kept = slot.outcome
-    if kept is not None and outcome.kind == "ok":
+    if kept is not None:
         outcome = outcome._replace(order=kept.order)
     return _put(
         state,

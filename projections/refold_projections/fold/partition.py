@@ -157,8 +157,11 @@ class PartitionFold:
         problem: str | None,
     ) -> None:
         state = self.runs.get(run_id)
+        mark = self.marks.get(run_id)
+        if mark is not None and record.offset <= mark.offset:
+            return  # the run's snapshot reaches beyond this record
         if event is None:
-            if state is not None:
+            if state is not None and not is_report(header):  # evidence nobody can read says nothing
                 # One unreadable body parks its run and nothing else.
                 detail = f"event at offset {record.offset} cannot be read: {problem}"
                 self.runs[run_id] = state._replace(

@@ -42,7 +42,8 @@ class CommandRejected:
     """A command had nothing to say. Keyed by its run where it names one.
 
     `reason` is one of: duplicate, run_exists, run_exists_other_input, unknown_run, run_ended,
-    unknown_function, input_invalid, not_in_doubt, too_early, not_parked, undecodable, too_large.
+    unknown_function, input_invalid, not_in_doubt, too_early, nothing_to_retry, undecodable,
+    too_large, misplaced.
     `raw` holds the first 1,024 bytes of one that could not be decoded.
     """
 
@@ -142,7 +143,8 @@ class StepInDoubt:
 class StepResolved:
     """An attempt in doubt was settled.
 
-    `verdict`: done, absent, failed, never_started. `evidence`: lookup, person, late_report.
+    `verdict`: done, absent, failed, never_started. `evidence`: lookup, person, late_report, or
+    owner (the living owner barred the call before it could start).
     done and absent by lookup or person speak for the key, hence for all attempts of the slot.
     `final`: no attempt will follow (a run being cancelled, a person's word).
     """

@@ -155,7 +155,9 @@ class Checkpoint:
     last_n: int
     redo_offset: int
     process: str
+    owner: str
     app: str
+    topic_ids: tuple[str, ...]
     partition_count: int
     format_level: int
     released: bool

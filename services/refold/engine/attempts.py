@@ -1,0 +1,413 @@
+"""Attempts: intending, starting, timing out, and what an end is recorded as."""
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from refold.app.definitions import StepDef
+from refold.engine import decide
+from refold.engine.books import DecisionTooLarge
+from refold.engine.calls import Call, ChunkCall
+from refold.engine.decide import NoIntent, StepTerms
+from refold.engine.model_use import read_model_use
+from refold.engine.session import ChunkAsked, StepAsked
+from refold_projections.fold import OPEN, Slot
+from refold_schemas.errors import CallRefused, ValueRefused
+from refold_schemas.values import (
+    Argument,
+    ErrorInfo,
+    NotDone,
+    Policy,
+    Unrecordable,
+    Value,
+    decode_value,
+    effect_key,
+    encode_error,
+    encode_value,
+)
+
+if TYPE_CHECKING:
+    from refold.engine.owner import PartitionOwner
+
+REPR_MAX = 1_000
+NO_INTENT = -1
+
+
+class Attempts:
+    """The attempts of one owner. `calls` holds every call that has not ended in this process."""
+
+    def __init__(self, owner: "PartitionOwner") -> None:
+        self.owner = owner
+        self.calls: dict[tuple[str, str, int], Call] = {}
+        self.ended_boot_ms: dict[tuple[str, str], dict[int, int]] = {}
+        """When attempts of open slots ended here: `settle` counts from there."""
+        self._per_run: dict[str, int] = {}
+
+    def busy(self, run_id: str) -> bool:
+        """Whether a call of the run has not ended in this process."""
+        return self._per_run.get(run_id, 0) > 0
+
+    def busy_with(self, run_id: str, slot: str) -> bool:
+        """Whether a call of the slot has not ended in this process."""
+        return any(key[0] == run_id and key[1] == slot for key in self.calls)
+
+    def running(self, run_id: str, slot: Slot) -> frozenset[int]:
+        """Numbers of the slot's attempts whose call may still act."""
+        return frozenset(
+            a.number
+            for a in slot.attempts
+            if (call := self.calls.get((run_id, slot.name, a.number))) is not None and call.running
+        )
+
+    # ---- with an intent
+
+    def intend(
+        self, run_id: str, slot: str, ask: StepAsked | ChunkAsked, *, fresh: bool = False, settled: Any = ()
+    ) -> None:
+        """Write the intent of the next attempt, after `settled` in the same decision; then act.
+
+        Effect key and arguments are those of the record once it has them.
+        """
+        owner = self.owner
+        state = owner.books.states[run_id]
+        kept = state.slots.get(slot)
+        definition = ask.definition
+        terms = StepTerms(
+            definition.name,
+            definition.policy.value,
+            definition.timeout_ms,
+            definition.settle_ms,
+            definition.key_ttl_ms,
+        )
+        attempt = 1 if kept is None else kept.tried + 1
+        generation = 0 if kept is None else kept.generation + (1 if fresh else 0)
+        arguments: tuple[Argument, ...] | None
+        if kept is None or not kept.attempts:
+            arguments = ask.stored
+            sent = decode_arguments(arguments)
+            key = self._key(run_id, state.era, slot, generation, definition.name, sent)
+        else:
+            arguments = None
+            sent = decode_arguments(kept.arguments)
+            key = kept.effect_key
+            if fresh:
+                key = self._key(run_id, state.era, slot, generation, kept.step, sent)
+        intent = decide.intend(
+            slot, attempt, generation, terms, ask.fingerprint, key, arguments
+        )
+        call = Call(
+            run_id=run_id,
+            slot=slot,
+            attempt=attempt,
+            claim_id=owner.books.claim_id,
+            n=owner.books.n_next + len(settled),
+            effect_key=key,
+            definition=definition,
+            arguments=sent,
+            timeout_ms=terms.timeout_ms,
+            clock=owner.clock,
+            ended=self._intent_ended,
+        )
+        self._add(call)
+        try:
+            owner.books.commit(run_id, (*settled, intent), then=lambda: self._start(call))
+        except DecisionTooLarge:
+            self._remove(call)
+            raise
+
+    def _key(
+        self, run_id: str, era: int, slot: str, generation: int, step: str, sent: dict[str, object]
+    ) -> str:
+        return effect_key(self.owner.namespace, run_id, era, slot, generation, step, sent)
+
+    def _start(self, call: Call) -> None:
+        """The intent is acknowledged: act, if the last look says that there is time."""
+        loop = asyncio.get_running_loop()
+        wait_s = max(call.deadline_boot_ms - self.owner.clock.boot_ms(), 0) / 1000
+        call.timeout_handle = loop.call_later(wait_s, self._intent_timed_out, call)
+        call.start(loop, self.owner.threads)
+
+    def _intent_timed_out(self, call: Call) -> None:
+        """No answer in time is no failure: nobody knows whether the far system acted."""
+        call.timeout_handle = None
+        if call.ended_boot_ms is not None:
+            return
+        if not self.owner.ended and self._is_open(call):
+            seconds = call.definition.timeout_ms / 1000
+            doubt = decide.in_doubt(
+                call.slot, call.attempt, f"no answer within {seconds:g} s", escalated=False
+            )
+            self.owner.books.commit(call.run_id, (doubt,))
+        call.cancel()
+        if call.in_thread:  # it cannot be cancelled; the slot is looked after meanwhile
+            self.owner.thread_overdue(call)
+            self.owner.soon(self.owner.settling.look_at, call.run_id, call.slot)
+
+    def _intent_ended(self, call: Call, kind: str, value: Any) -> None:
+        """The call of an intent has ended: record what it says, or report it if it comes too late."""
+        owner = self.owner
+        self._remove(call)
+        if not owner.ended:
+            ends = self.ended_boot_ms.setdefault((call.run_id, call.slot), {})
+            ends[call.attempt] = call.ended_boot_ms or owner.clock.boot_ms()
+        if owner.ended or not self._is_open(call):
+            self._report(call, kind, value)
+            if not owner.ended:
+                owner.settling.look_at(call.run_id, call.slot)
+            return
+        run_id, slot = call.run_id, call.slot
+        if kind == "returned":
+            result, unrecordable = storable(value, owner.settings.value_bytes_max)
+            model = read_model_use(value) if call.definition.is_model else None
+            event = decide.completed(slot, call.attempt, result, unrecordable, model, None)
+            owner.books.commit(run_id, (event,), then=owner.driver.then_deliver(run_id, slot))
+            self.forget(run_id, slot)
+            owner.driver.outcome_recorded(run_id, slot)
+        elif kind == "expired":
+            event_never = decide.resolved(slot, call.attempt, "never_started", "owner")
+            owner.books.commit(run_id, (event_never,))
+            owner.settling.look_at(run_id, slot)
+        elif self._certainly_not_done(call.definition, value):
+            self._failed(call, value)
+        else:
+            reason = describe(value)
+            doubt = decide.in_doubt(slot, call.attempt, reason, escalated=False)
+            owner.books.commit(run_id, (doubt,))
+            owner.settling.look_at(run_id, slot)
+
+    def _is_open(self, call: Call) -> bool:
+        """Whether the attempt is still under way in the record."""
+        state = self.owner.books.states.get(call.run_id)
+        slot = None if state is None else state.slots.get(call.slot)
+        if slot is None:
+            return False
+        return any(a.number == call.attempt and a.status == OPEN for a in slot.attempts)
+
+    @staticmethod
+    def _certainly_not_done(definition: StepDef, error: BaseException) -> bool:
+        """Only these say that the far system did *not* act; anything else leaves the attempt in doubt."""
+        if definition.policy is Policy.RE_EXECUTABLE:
+            return True
+        return isinstance(error, (NotDone, CallRefused, *definition.not_done))
+
+    def _failed(self, call: Call, error: BaseException) -> None:
+        """An observed failure with an intent: retried as declared, else run code is told."""
+        owner = self.owner
+        run_id, slot = call.run_id, call.slot
+        state = owner.books.states[run_id]
+        failures = state.slots[slot].failures + 1
+        retry = call.definition.retry
+        again = retry is not None and failures < retry.max_attempts and state.cancel is None
+        fresh = retry is not None and again and isinstance(error, retry.fresh_key_on)
+        at_ms = owner.books.now_ms()
+        events = decide.failed(
+            slot,
+            call.attempt,
+            encode_error(error),
+            None,
+            wait_ms=retry.wait_ms(failures) if retry is not None and again else None,
+            fresh_key=fresh,
+            at_ms=at_ms,
+            generation=state.event_count + 2,
+        )
+        then = None if again else owner.driver.then_deliver(run_id, slot)
+        owner.books.commit(run_id, events, at_ms=at_ms, then=then)
+        after = owner.books.states[run_id].slots[slot]
+        if after.outcome is not None:
+            self.forget(run_id, slot)
+            owner.driver.outcome_recorded(run_id, slot)
+        else:
+            owner.settling.look_at(run_id, slot)
+
+    def _report(self, call: Call, kind: str, value: Any) -> None:
+        """What is learnt after the claim or the slot has moved on is evidence, outside the claim rule."""
+        if call.n == NO_INTENT or call.reported:
+            return
+        if kind == "returned":
+            call.reported = True
+            result, _ = storable(value, self.owner.settings.value_bytes_max)
+            self.owner.reporter.report(call, "completed", result, None)
+        elif kind == "expired":
+            call.reported = True
+            self.owner.reporter.report(call, "never_started", None, None)
+        elif self._certainly_not_done(call.definition, value):
+            call.reported = True
+            self.owner.reporter.report(call, "failed", None, encode_error(value))
+
+    # ---- without an intent (re-executable)
+
+    def start_bare(self, run_id: str, ask: StepAsked | ChunkAsked, attempt: int) -> None:
+        """Run a step that changes nothing outside: its outcome is its first record."""
+        owner = self.owner
+        common: dict[str, Any] = {
+            "run_id": run_id,
+            "slot": ask.slot,
+            "attempt": attempt,
+            "claim_id": owner.books.claim_id,
+            "n": NO_INTENT,
+            "effect_key": "",
+            "definition": ask.definition,
+            "timeout_ms": ask.definition.timeout_ms,
+            "clock": owner.clock,
+        }
+        def ended(call: Call, kind: str, value: Any) -> None:
+            known = self.calls.get((call.run_id, call.slot, call.attempt)) is call
+            self._record_bare(call, kind, value, ask, known=known)
+
+        sent = decode_arguments(ask.stored)
+        call: Call
+        if isinstance(ask, ChunkAsked):
+            items: Any = sent["items"]
+            call = ChunkCall(
+                items, ask.concurrency, owner.threads, arguments={}, ended=ended, **common
+            )
+        else:
+            call = Call(arguments=sent, ended=ended, **common)
+        self._add(call)
+        loop = asyncio.get_running_loop()
+        call.timeout_handle = loop.call_later(
+            ask.definition.timeout_ms / 1000, self._bare_timed_out, call, ask
+        )
+        call.start(loop, owner.threads)
+
+    def _bare_timed_out(self, call: Call, ask: StepAsked | ChunkAsked) -> None:
+        call.timeout_handle = None
+        if call.ended_boot_ms is not None or self.owner.ended:
+            return
+        seconds = call.definition.timeout_ms / 1000
+        self._record_bare(call, "raised", TimeoutError(f"no result within {seconds:g} s"), ask)
+        call.cancel()
+
+    def _record_bare(
+        self,
+        call: Call,
+        kind: str,
+        value: Any,
+        ask: StepAsked | ChunkAsked,
+        *,
+        known: bool = True,
+    ) -> None:
+        owner = self.owner
+        self._remove(call)
+        if owner.ended or not known:
+            return  # timed out or cancelled before: nothing outside depends on it
+        state = owner.books.states[call.run_id]
+        slot = state.slots.get(call.slot)
+        if state.ended is not None or (
+            slot is not None and slot.outcome is not None and call.slot not in self._expired(call)
+        ):
+            return
+        if kind == "expired":
+            kind, value = "raised", TimeoutError("the step started after its deadline")
+        kept = decide.kept_arguments(ask.stored)
+        bare = NoIntent(call.definition.name, ask.fingerprint, kept)
+        run_id = call.run_id
+        then = owner.driver.then_deliver(run_id, call.slot)
+        if kind == "returned":
+            result, unrecordable = storable(value, owner.settings.value_bytes_max)
+            model = read_model_use(value) if call.definition.is_model else None
+            event = decide.completed(
+                call.slot, call.attempt, result, unrecordable, model, bare
+            )
+            owner.books.commit(run_id, (event,), then=then)
+            owner.driver.outcome_recorded(run_id, call.slot)
+            return
+        if state.cancel is not None:
+            return  # cancelled with its run: nothing outside depends on it
+        failures = 1 if slot is None else slot.failures + 1
+        retry = call.definition.retry
+        wait_ms = retry.wait_ms(failures) if retry and failures < retry.max_attempts else None
+        at_ms = owner.books.now_ms()
+        events = decide.failed(
+            call.slot,
+            call.attempt,
+            encode_error(value),
+            bare,
+            wait_ms=wait_ms,
+            fresh_key=False,
+            at_ms=at_ms,
+            generation=state.event_count + 2,
+        )
+        owner.books.commit(run_id, events, at_ms=at_ms, then=then)
+        if wait_ms is None:
+            owner.driver.outcome_recorded(run_id, call.slot)
+
+    def _expired(self, call: Call) -> set[str]:
+        actor = self.owner.driver.actors.get(call.run_id)
+        return actor.expired if actor is not None else set()
+
+    def cancel_bare(self, run_id: str) -> None:
+        """The run is being cancelled: stop what changes nothing outside, at once."""
+        for call in [c for c in self.calls.values() if c.run_id == run_id and c.n == NO_INTENT]:
+            self._remove(call)
+            call.cancel()
+
+    # ---- bookkeeping
+
+    def _add(self, call: Call) -> None:
+        self.calls[call.run_id, call.slot, call.attempt] = call
+        self._per_run[call.run_id] = self._per_run.get(call.run_id, 0) + 1
+
+    def _remove(self, call: Call) -> None:
+        if self.calls.get((call.run_id, call.slot, call.attempt)) is not call:
+            return
+        del self.calls[call.run_id, call.slot, call.attempt]
+        left = self._per_run[call.run_id] - 1
+        if left:
+            self._per_run[call.run_id] = left
+        else:
+            del self._per_run[call.run_id]
+
+    def forget(self, run_id: str, slot: str) -> None:
+        """The slot has its outcome: nobody asks any more when its attempts ended."""
+        self.ended_boot_ms.pop((run_id, slot), None)
+
+    def claim_over(self) -> None:
+        """Bar what has not looked and report it; what is in flight goes on to its deadline."""
+        for call in list(self.calls.values()):
+            if call.n == NO_INTENT:
+                self._remove(call)
+                call.cancel()
+            elif call.bar():
+                self._remove(call)
+                if call.timeout_handle is not None:
+                    call.timeout_handle.cancel()
+                call.reported = True
+                self.owner.reporter.report(call, "never_started", None, None)
+
+
+def decode_arguments(arguments: tuple[Argument, ...]) -> dict[str, object]:
+    """The recorded arguments as they are sent: never the live objects, which run code may change."""
+    return {a.name: decode_value(a.value) for a in arguments}
+
+
+def storable(result: object, size_max: int) -> tuple[Value | None, Unrecordable | None]:
+    """The stored form of a result, or what can be said of one that cannot be stored faithfully."""
+    try:
+        value = encode_value(result, path="result")
+    except ValueRefused as refused:
+        reason, path, size = refused.reason, refused.path, 0
+    else:
+        size = len(value.body or b"")
+        if size <= size_max:
+            return value, None
+        reason, path = f"{size:,} bytes, {size_max:,} are allowed", "result"
+    kind = f"{type(result).__module__}.{type(result).__qualname__}"
+    return None, Unrecordable(kind, path, reason, size, short_repr(result))
+
+
+def short_repr(result: object) -> str:
+    """`repr`, bounded; an object whose repr raises or is endless still ends its step."""
+    try:
+        text = repr(result)
+    except BaseException as error:
+        text = f"<{type(result).__qualname__}: its repr raised {type(error).__name__}>"
+    return text[:REPR_MAX].encode("utf-8", "backslashreplace").decode()
+
+
+def describe(error: BaseException) -> str:
+    """An exception in one line, as the reason of a doubt."""
+    text = str(error).encode("utf-8", "backslashreplace").decode()
+    return f"{type(error).__name__}: {text[:500]}" if text else type(error).__name__
+
+
+__all__ = ["Attempts", "ErrorInfo", "describe", "storable"]

@@ -1,0 +1,229 @@
+"""The books of an owned partition: tentative and durable state, and the one way to add events.
+
+A decision is folded when it is queued (tentative) and acts only after its acknowledgement; what a
+person or another process can see comes from durable state. Source: design, section 3.2.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from refold.engine.clock import Clock
+from refold.engine.tail import Decision, Tail
+from refold.log.port import Entry, Record
+from refold_projections.fold import Mark, PartitionFold, RunState, Stamp, evolve, stamp_of
+from refold_schemas.codec import KIND_EVENT, Codec, RecordHeader
+from refold_schemas.errors import UndecodableRecord
+from refold_schemas.events import AttemptReported, RunEvent, TimerScheduled
+
+HEADER_SIZE = 50
+
+
+class Unacked:
+    """What is queued of one run and not acknowledged yet, with the durable state before it."""
+
+    __slots__ = ("count", "durable")
+
+    def __init__(self, durable: RunState | None) -> None:
+        self.durable = durable
+        self.count = 0
+
+
+class DecisionTooLarge(Exception):
+    """A decision does not fit into one batch; nothing of it was written. Sizes in bytes."""
+
+    def __init__(self, size: int, size_max: int) -> None:
+        self.size, self.size_max = size, size_max
+        super().__init__(f"{size:,} bytes in one decision, {size_max:,} fit into a batch")
+
+
+class Books:
+    """State of every run in the partition, and `commit`."""
+
+    def __init__(
+        self,
+        fold: PartitionFold,
+        codec: Codec,
+        clock: Clock,
+        *,
+        epoch: int,
+        batch_size_max: int,
+        on_timer: Callable[[str, TimerScheduled], None],
+        on_change: Callable[[str, RunState], None],
+    ) -> None:
+        self.codec, self.clock = codec, clock
+        self.claim_id, self.epoch = fold.position.claim_id, epoch
+        self.facts = fold.facts
+        self.states: dict[str, RunState] = fold.runs
+        """Tentative: all queued events included. Of a run with nothing queued: durable too."""
+        self.marks: dict[str, Mark] = fold.marks
+        self.dirty: dict[str, None] = {}
+        """Runs that changed durably since their last snapshot."""
+        self.tail: Tail | None = None
+        self.command_next = fold.position.command_next
+        self.event_count = 0
+        self._n_next = 0
+        self._time_last_ms = fold.position.time_last_ms
+        self._unacked: dict[str, Unacked] = {}
+        self._batch_size_max = batch_size_max
+        self._on_timer, self._on_change = on_timer, on_change
+
+    @property
+    def n_next(self) -> int:
+        """The n of the next event that is decided."""
+        return self._n_next
+
+    def now_ms(self) -> int:
+        """The owner's wall clock, never behind an event that is in the log."""
+        self._time_last_ms = max(self._time_last_ms, self.clock.wall_ms())
+        return self._time_last_ms
+
+    def commit(
+        self,
+        run_id: str | None,
+        events: Sequence[Any],
+        *,
+        at_ms: int | None = None,
+        command_next: int | None = None,
+        then: Callable[[], None] | None = None,
+    ) -> None:
+        """Queue one decision and fold it into the tentative state; `then` runs when it is durable.
+
+        `run_id` None is a partition event. Raises DecisionTooLarge with nothing changed.
+        """
+        tail = self.tail
+        if tail is None or tail.ended is not None:
+            return  # the claim is over: the decision and the state it stands on are dropped
+        at_ms = self.now_ms() if at_ms is None else at_ms
+        key = None if run_id is None else run_id.encode()
+        n = self._n_next
+        last = len(events) - 1
+        entries: list[Entry] = []
+        stamps: list[Stamp] = []
+        size = 0
+        for i, event in enumerate(events):
+            value = self.codec.encode(event)
+            if command_next is not None and i == last:
+                self_next = command_next
+            else:
+                self_next = self.command_next
+            header = RecordHeader(KIND_EVENT, self.claim_id, self.epoch, n, at_ms, self_next)
+            packed = header.pack()
+            entries.append(Entry(key, value, packed))
+            bytes_here = len(value) + len(packed) + (len(key) if key else 0)
+            stamps.append(Stamp(at_ms, self.claim_id, n, bytes_here, self.facts.unclean_total))
+            size += bytes_here
+            n += 1
+        if size > self._batch_size_max:
+            raise DecisionTooLarge(size, self._batch_size_max)
+        self._n_next = n
+        if command_next is not None:
+            self.command_next = command_next
+        self.event_count += len(events)
+        if run_id is None:
+            tail.put(
+                Decision(
+                    entries, size, n - 1, at_ms, self.command_next, lambda _: then() if then else None
+                )
+            )
+            return
+        state = self.states.get(run_id)
+        unacked = self._unacked.get(run_id)
+        if unacked is None:
+            unacked = self._unacked[run_id] = Unacked(state)
+        unacked.count += 1
+        for event, stamp in zip(events, stamps, strict=True):
+            state = evolve(state, run_id, event, stamp)
+            if type(event) is TimerScheduled:
+                self._on_timer(run_id, event)
+        if state is not None:
+            self.states[run_id] = state
+
+        def acked(offset: int) -> None:
+            self._acked(run_id, unacked, events, stamps, offset)
+            if then is not None:
+                then()
+
+        tail.put(Decision(entries, size, n - 1, at_ms, self.command_next, acked))
+        if state is not None and (state.red or state.stray):
+            self._on_change(run_id, state)
+
+    def _acked(
+        self,
+        run_id: str,
+        unacked: Unacked,
+        events: Sequence[RunEvent],
+        stamps: Sequence[Stamp],
+        offset: int,
+    ) -> None:
+        unacked.count -= 1
+        if unacked.count == 0:
+            del self._unacked[run_id]
+        else:
+            for event, stamp in zip(events, stamps, strict=True):
+                unacked.durable = evolve(unacked.durable, run_id, event, stamp)
+        if run_id in self.states:
+            self.marks[run_id] = Mark(offset + len(events) - 1, self.claim_id, stamps[-1].n)
+            self.dirty[run_id] = None
+
+    def report(self, record: Record) -> str | None:
+        """Fold an AttemptReported that stands in the log; the run_id it is about, if it is known."""
+        if record.key is None or record.header is None:
+            return None
+        run_id = record.key.decode("utf-8", "replace")
+        state = self.states.get(run_id)
+        header = RecordHeader.unpack(record.header)
+        try:
+            event = self.codec.decode(record.value or b"")
+        except UndecodableRecord:
+            return None  # evidence that nobody can read settles nothing; history shows it
+        if state is None or not isinstance(event, AttemptReported):
+            return None
+        stamp = stamp_of(header, record, self.facts)
+        after = evolve(state, run_id, event, stamp)
+        unacked = self._unacked.get(run_id)
+        if unacked is not None:
+            unacked.durable = evolve(unacked.durable, run_id, event, stamp)
+        if after is not None:
+            self.states[run_id] = after
+            self.marks[run_id] = Mark(record.offset, header.claim_id, header.n)
+            self.dirty[run_id] = None
+            if after.red or after.stray:
+                self._on_change(run_id, after)
+        return run_id
+
+    def durable(self, run_id: str) -> RunState | None:
+        """The state of a run as the log has acknowledged it."""
+        unacked = self._unacked.get(run_id)
+        return self.states.get(run_id) if unacked is None else unacked.durable
+
+    def is_durable(self, run_id: str) -> bool:
+        """Whether everything decided for the run is acknowledged."""
+        return run_id not in self._unacked
+
+    def unsaved(self) -> Iterator[tuple[RunState, Mark]]:
+        """Durable states that changed since the last snapshot, with the label of each."""
+        for run_id in self.dirty:
+            state = self.durable(run_id)
+            if state is not None:
+                yield state, self.marks[run_id]
+
+
+class LogLines:
+    """Lines of `ctx.log`, held back until the state that they were written in is durable."""
+
+    def __init__(self, write: Callable[[str, Any], None]) -> None:
+        self._write = write
+        self._held: dict[str, deque[Any]] = {}
+
+    def add(self, run_id: str, line: Any, durable: bool) -> None:
+        """Write the line, or hold it while something of the run is not acknowledged."""
+        if durable and run_id not in self._held:
+            self._write(run_id, line)
+        else:
+            self._held.setdefault(run_id, deque()).append(line)
+
+    def flush(self, run_id: str) -> None:
+        """Everything decided for the run is durable: write what was held."""
+        for line in self._held.pop(run_id, ()):
+            self._write(run_id, line)

@@ -1,0 +1,221 @@
+"""One attempt in this process: the last look, the call itself, its end. It knows no log."""
+
+import asyncio
+import contextvars
+import inspect
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor
+from datetime import datetime, timezone
+from typing import Any
+
+from refold.app.definitions import StepDef
+from refold.app.effect import Effect
+from refold.engine.clock import Clock
+
+READY, LOOKED, BARRED = "ready", "looked", "barred"
+
+
+class Call:
+    """An attempt whose intent is (or, without one, need not be) durable.
+
+    `state` is one atomic value for both threads: `ready → looked` by the last look, or
+    `ready → barred`; a barred call never starts. `ended` is called once on the engine's loop with
+    `(call, kind, value)`, kind one of: returned, raised, expired (the last look came too late).
+    """
+
+    __slots__ = (
+        "_lock",
+        "arguments",
+        "attempt",
+        "cancelled",
+        "claim_id",
+        "clock",
+        "deadline_boot_ms",
+        "deadline_wall_ms",
+        "definition",
+        "effect_key",
+        "ended",
+        "ended_boot_ms",
+        "in_thread",
+        "loop",
+        "n",
+        "reported",
+        "run_id",
+        "slot",
+        "state",
+        "task",
+        "timeout_handle",
+    )
+
+    def __init__(
+        self,
+        *,
+        run_id: str,
+        slot: str,
+        attempt: int,
+        claim_id: bytes,
+        n: int,
+        effect_key: str,
+        definition: StepDef,
+        arguments: dict[str, object],
+        timeout_ms: int,
+        clock: Clock,
+        ended: Callable[["Call", str, Any], None],
+    ) -> None:
+        self.run_id, self.slot, self.attempt = run_id, slot, attempt
+        self.claim_id, self.n, self.effect_key = claim_id, n, effect_key
+        self.definition, self.arguments = definition, arguments
+        self.clock, self.ended = clock, ended
+        self.deadline_boot_ms = clock.boot_ms() + timeout_ms
+        self.deadline_wall_ms = clock.wall_ms() + timeout_ms
+        self.state = READY
+        self.task: asyncio.Future[Any] | None = None
+        self.timeout_handle: asyncio.TimerHandle | None = None
+        self.ended_boot_ms: int | None = None
+        self.cancelled = False
+        self.reported = False
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.in_thread = not definition.is_async
+        self._lock = threading.Lock() if self.in_thread else None
+
+    # ---- the one atomic state
+
+    def look(self) -> bool:
+        """The last look before the effect: deadline on both clocks, and not barred."""
+        late = (
+            self.clock.boot_ms() >= self.deadline_boot_ms
+            or self.clock.wall_ms() >= self.deadline_wall_ms
+        )
+        return self._move(BARRED if late else LOOKED) and not late
+
+    def bar(self) -> bool:
+        """Keep the call from ever starting. False if it has looked already."""
+        return self._move(BARRED)
+
+    def _move(self, to: str) -> bool:
+        if self._lock is None:
+            if self.state != READY:
+                return False
+            self.state = to
+            return True
+        with self._lock:
+            if self.state != READY:
+                return False
+            self.state = to
+            return True
+
+    @property
+    def running(self) -> bool:
+        """Whether the function was entered, or is about to be, and has not ended."""
+        return self.state != BARRED and self.ended_boot_ms is None
+
+    # ---- the call
+
+    def effect(self) -> Effect:
+        """What the step function is told."""
+        return Effect(
+            key=self.effect_key,
+            attempt=self.attempt,
+            run_id=self.run_id,
+            slot=self.slot,
+            deadline=datetime.fromtimestamp(self.deadline_wall_ms / 1000, timezone.utc),
+            remaining_s=lambda: (self.deadline_boot_ms - self.clock.boot_ms()) / 1000,
+            barred=lambda: self.cancelled,
+        )
+
+    def start(self, loop: asyncio.AbstractEventLoop, threads: Executor | None) -> None:
+        """Look, then act. The intent must be acknowledged under rule 4 of the design before this."""
+        self.loop = loop
+        if not self.in_thread:
+            if not self.look():
+                self._end("expired", None)
+                return
+            # A context of its own: a step must not see or change the engine's variables.
+            self.task = loop.create_task(self._run(), context=contextvars.Context())
+            self.task.add_done_callback(self._task_done)
+        else:
+            self.task = asyncio.ensure_future(
+                loop.run_in_executor(threads, self._run_in_thread), loop=loop
+            )
+            self.task.add_done_callback(self._task_done)
+
+    async def _run(self) -> Any:
+        result = self.definition.invoke(self.effect(), self.arguments)
+        if inspect.isawaitable(result):
+            return await result
+        return result
+
+    def _run_in_thread(self) -> tuple[str, Any]:
+        if not self.look():
+            return "expired", None
+        # The outcome is carried as a value: StopIteration and exit signals must not get lost
+        # in the future of a thread.
+        try:
+            return "returned", self.definition.invoke(self.effect(), self.arguments)
+        except BaseException as error:
+            return "raised", error
+
+    def _task_done(self, task: "asyncio.Future[Any]") -> None:
+        if task.cancelled():
+            self._end("raised", asyncio.CancelledError("the attempt was cancelled"))
+            return
+        error = task.exception()
+        if error is not None:
+            self._end("raised", error)
+        elif not self.in_thread:
+            self._end("returned", task.result())
+        else:
+            kind, value = task.result()
+            self._end(kind, value)
+
+    def _end(self, kind: str, value: Any) -> None:
+        if self.ended_boot_ms is not None:
+            return
+        self.ended_boot_ms = self.clock.boot_ms()
+        if self.timeout_handle is not None:
+            self.timeout_handle.cancel()
+            self.timeout_handle = None
+        self.ended(self, kind, value)
+
+    def cancel(self) -> None:
+        """Tell the step that nobody waits any more. A thread is only told through `fx.check()`."""
+        self.cancelled = True
+        if self.task is not None and not self.in_thread and not self.task.done():
+            self.task.cancel()
+
+
+class ChunkCall(Call):
+    """One chunk of a `map` over a re-executable step: all its items, at most `concurrency` at once.
+
+    Returns the results in item order; the first exception cancels the others and is the chunk's.
+    """
+
+    __slots__ = ("concurrency", "items", "threads")
+
+    def __init__(
+        self, items: list[dict[str, object]], concurrency: int, threads: Executor | None, **call: Any
+    ) -> None:
+        super().__init__(**call)
+        self.items, self.concurrency, self.threads = items, concurrency, threads
+        self.in_thread = False
+
+    async def _run(self) -> list[Any]:
+        gate = asyncio.Semaphore(self.concurrency)
+        loop = asyncio.get_running_loop()
+
+        async def one(item: dict[str, object]) -> Any:
+            async with gate:
+                if not self.definition.is_async:
+                    return await loop.run_in_executor(
+                        self.threads, self.definition.invoke, self.effect(), item
+                    )
+                result = self.definition.invoke(self.effect(), item)
+                return await result if inspect.isawaitable(result) else result
+
+        tasks = [loop.create_task(one(item)) for item in self.items]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()

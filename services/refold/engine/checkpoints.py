@@ -1,0 +1,169 @@
+"""Checkpoints and run snapshots: written from durable state only, verified against the log when read.
+
+Source: design, section 3.3. What cannot be used is left aside, and the fold starts at the beginning.
+"""
+
+from collections.abc import AsyncIterator, Iterable
+
+from refold.log.port import Entry, Log, Record, Topic
+from refold_projections.fold import Facts, Mark, PartitionFold, Position, RunState, from_snapshot, to_snapshot
+from refold_schemas.codec import Codec, RecordHeader
+from refold_schemas.errors import HeaderUnreadable, UndecodableRecord
+from refold_schemas.snapshots import Checkpoint, RunSnapshot
+
+READ_BYTES = 4 << 20
+BATCH_BYTES = 512 * 1024
+
+
+def checkpoint_of(partition: int, position: Position, facts: Facts) -> Checkpoint:
+    """The record of a durable position. Every run's snapshot reaches up to it."""
+    return Checkpoint(
+        partition=partition,
+        offset_next=position.offset_next,
+        claim_epoch=position.claim_epoch,
+        claim_id=position.claim_id,
+        n_next=position.n_next,
+        claim_broken=position.claim_broken,
+        command_next=position.command_next,
+        time_last_ms=position.time_last_ms,
+        last_offset=position.last_offset,
+        last_claim_id=position.last_claim_id,
+        last_n=position.last_n,
+        redo_offset=position.offset_next,
+        process=facts.process,
+        owner=facts.owner,
+        app=facts.app,
+        topic_ids=facts.topic_ids,
+        partition_count=facts.partition_count,
+        format_level=facts.format_level,
+        released=facts.released,
+        unclean_total=facts.unclean_total,
+        unclean_row=facts.unclean_row,
+    )
+
+
+def snapshot_batches(
+    codec: Codec, claim_id: bytes, runs: Iterable[tuple[RunState, Mark]], batch_size_max: int
+) -> Iterable[list[Entry]]:
+    """The snapshots of `runs` as batches. A run too large for one has none: it is folded again."""
+    batch: list[Entry] = []
+    size = 0
+    for state, mark in runs:
+        key = f"{state.run_id}/{claim_id.hex()}".encode()
+        value = codec.encode(to_snapshot(state, mark))
+        if len(key) + len(value) > batch_size_max:
+            continue
+        if batch and size + len(value) > BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append(Entry(key, value))
+        size += len(key) + len(value)
+    if batch:
+        yield batch
+
+
+async def load(log: Log, partition: int, codec: Codec) -> PartitionFold:
+    """A fold up to the best usable checkpoint: empty where there is none. Verified against the log."""
+    checkpoints: list[Checkpoint] = []
+    newest: dict[str, RunSnapshot] = {}
+    async for record in _all(log, partition):
+        if record.value is None:
+            continue
+        try:
+            kept = codec.decode(record.value)
+        except UndecodableRecord:
+            continue  # of another version, or damaged: the fold does without it
+        if isinstance(kept, Checkpoint):
+            checkpoints.append(kept)
+        elif isinstance(kept, RunSnapshot):
+            other = newest.get(kept.run_id)
+            if other is None or kept.offset > other.offset:
+                newest[kept.run_id] = kept
+    checkpoints.sort(key=lambda c: c.offset_next, reverse=True)
+    reader = _Marks(log, partition)
+    for checkpoint in checkpoints:
+        if checkpoint.redo_offset != checkpoint.offset_next:
+            continue
+        label = Mark(checkpoint.last_offset, checkpoint.last_claim_id, checkpoint.last_n)
+        if not await reader.stands(label):
+            continue
+        return await _restore(reader, checkpoint, newest, codec)
+    return PartitionFold(codec)
+
+
+async def _restore(
+    reader: "_Marks", checkpoint: Checkpoint, newest: dict[str, RunSnapshot], codec: Codec
+) -> PartitionFold:
+    fold = PartitionFold(codec)
+    for snapshot in sorted(newest.values(), key=lambda s: s.offset):
+        label = Mark(snapshot.offset, snapshot.record_claim_id, snapshot.record_n)
+        if not await reader.stands(label):
+            return PartitionFold(codec)
+        state, mark = from_snapshot(snapshot)
+        fold.runs[state.run_id] = state
+        fold.marks[state.run_id] = mark
+    fold.position = Position(
+        checkpoint.offset_next,
+        checkpoint.claim_epoch,
+        checkpoint.claim_id,
+        checkpoint.n_next,
+        checkpoint.claim_broken,
+        checkpoint.command_next,
+        checkpoint.time_last_ms,
+        checkpoint.last_offset,
+        checkpoint.last_claim_id,
+        checkpoint.last_n,
+    )
+    fold.facts = Facts(
+        checkpoint.process,
+        checkpoint.owner,
+        checkpoint.app,
+        checkpoint.partition_count,
+        checkpoint.topic_ids,
+        checkpoint.format_level,
+        checkpoint.released,
+        checkpoint.unclean_total,
+        checkpoint.unclean_row,
+    )
+    return fold
+
+
+async def _all(log: Log, partition: int) -> AsyncIterator[Record]:
+    offset, end = await log.bounds(Topic.SNAPSHOTS, partition)
+    while offset < end:
+        records = await log.read(Topic.SNAPSHOTS, partition, offset, size_max=READ_BYTES)
+        if not records:
+            return
+        for record in records:
+            yield record
+        offset = records[-1].offset + 1
+
+
+class _Marks:
+    """Looks up records of `ns.events` by offset, rising, each stored batch read once."""
+
+    def __init__(self, log: Log, partition: int) -> None:
+        self._log, self._partition = log, partition
+        self._chunk: dict[int, Record] = {}
+
+    async def stands(self, mark: Mark) -> bool:
+        """Whether the record at the mark's offset is the one that the mark names."""
+        if mark.offset < 0:
+            return True
+        record = self._chunk.get(mark.offset)
+        if record is None:
+            start, end = await self._log.bounds(Topic.EVENTS, self._partition)
+            if not start <= mark.offset < end:
+                return False
+            records = await self._log.read(
+                Topic.EVENTS, self._partition, mark.offset, size_max=READ_BYTES
+            )
+            self._chunk = {r.offset: r for r in records}
+            record = self._chunk.get(mark.offset)
+        if record is None or record.header is None:
+            return False
+        try:
+            header = RecordHeader.unpack(record.header)
+        except HeaderUnreadable:
+            return False
+        return (header.claim_id, header.n) == (mark.claim_id, mark.n)

@@ -1,0 +1,164 @@
+"""Takes the commands of a partition, strictly in offset order: each yields exactly one decision."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from refold.engine import decide
+from refold.engine.decide import Offer
+from refold.log import partition_for
+from refold.log.port import Record, Topic
+from refold_projections.fold import is_under_way
+from refold_schemas.commands import CancelRun, Command, ResolveStep, RetryRun, StartRun
+from refold_schemas.errors import RefoldError, UndecodableRecord
+from refold_schemas.events import CommandRejected, RunResumed, RunStarted, StepResolved
+from refold_schemas.values import check_run_id, decode_value_as, encode_value
+
+if TYPE_CHECKING:
+    from refold.engine.owner import PartitionOwner
+
+RAW_MAX = 1_024
+WAIT_MS = 1_000
+
+
+class Intake:
+    """Reads `ns.commands` from the folded position on. The position is part of the fold."""
+
+    def __init__(self, owner: "PartitionOwner") -> None:
+        self.owner = owner
+        self.taken = 0
+
+    async def run(self) -> None:
+        """Until the claim ends. A log that cannot be read for a moment is tried again."""
+        owner = self.owner
+        while not owner.ended:
+            offset = owner.books.command_next
+            try:
+                if not await owner.log.wait(
+                    Topic.COMMANDS, owner.partition, offset, timeout_ms=WAIT_MS
+                ):
+                    continue
+                records = await owner.log.read(Topic.COMMANDS, owner.partition, offset)
+            except RefoldError as error:
+                owner.warn("R016", None, f"commands cannot be read: {error}")
+                await asyncio.sleep(0.5)
+                continue
+            if not records:  # only holes: nothing was asked there
+                await asyncio.sleep(0.01)
+                continue
+            for record in records:
+                if owner.ended:
+                    return
+                await owner.room()
+                self.take(record)
+
+    def take(self, record: Record) -> None:
+        """Decide one command and queue the decision; its last event carries the command position."""
+        owner = self.owner
+        self.taken += 1
+        run_id: str | None = None
+        try:
+            command = owner.codec.decode(record.value or b"")
+            if not isinstance(command, StartRun | ResolveStep | CancelRun | RetryRun):
+                raise UndecodableRecord(f"{type(command).__name__} is no command")
+            run_id = self._run_id(command)
+            misplaced = partition_for(run_id, owner.log.facts.partition_count) != owner.partition
+        except RefoldError as error:
+            raw = (record.value or b"")[:RAW_MAX]
+            rejection = CommandRejected("", "", record.offset, "undecodable", str(error), raw)
+            owner.books.commit(None, (rejection,), command_next=record.offset + 1)
+            owner.tell("rejected", None, f"command at offset {record.offset}: {error}")
+            return
+        if misplaced:
+            detail = (
+                f"run {run_id} does not belong to partition {owner.partition}: "
+                "send commands keyed by run_id under murmur2"
+            )
+            events = decide.rejected(command, record.offset, "misplaced", detail)
+        else:
+            events = self._decide(command, record.offset)
+        first = events[0]
+        if isinstance(first, CommandRejected):
+            owner.tell("rejected", run_id, f"{first.command_type}: {first.reason}: {first.detail}")
+        owner.books.commit(run_id, events, command_next=record.offset + 1)
+        self._follow_up(command, first)
+
+    @staticmethod
+    def _run_id(command: Command) -> str:
+        check_run_id(command.run_id)
+        return command.run_id
+
+    def _decide(self, command: Command, offset: int) -> decide.Events:
+        owner = self.owner
+        state = owner.books.states.get(command.run_id)
+        if isinstance(command, StartRun):
+            size = len(command.input.body or b"")
+            if size > owner.settings.value_bytes_max:
+                detail = f"its input has {size:,} bytes, {owner.settings.value_bytes_max:,} are allowed"
+                return decide.rejected(command, offset, "too_large", detail)
+            return decide.start_run(state, command, self._offer(command), owner.entropy(32), offset)
+        if isinstance(command, CancelRun):
+            return decide.cancel_run(state, command, offset)
+        if isinstance(command, RetryRun):
+            return decide.retry_run(state, command, offset)
+        slot = None if state is None else state.slots.get(command.slot)
+        if slot is None:
+            return decide.resolve_step(state, command, offset, under_way=False, believe_in_ms=0)
+        if command.happened and state is not None:
+            try:
+                command = self._typed(command, slot.step)
+            except RefoldError as error:
+                return decide.rejected(command, offset, "input_invalid", str(error))
+        return decide.resolve_step(
+            state,
+            command,
+            offset,
+            under_way=any(is_under_way(a, owner.books.claim_id) for a in slot.unsettled),
+            believe_in_ms=owner.settling.believe_in_ms(command.run_id, slot),
+        )
+
+    def _typed(self, command: ResolveStep, step: str) -> ResolveStep:
+        """The person's result as the step would have returned it, so that run code gets its type."""
+        definition = self.owner.app.steps.get(step)
+        value = command.result if command.result is not None else encode_value(None)
+        if definition is not None:
+            value = encode_value(decode_value_as(value, definition.returns), path="result")
+        return ResolveStep(
+            command.command_id,
+            command.run_id,
+            command.slot,
+            command.happened,
+            value,
+            command.by,
+            command.why,
+        )
+
+    def _offer(self, command: StartRun) -> Offer | None:
+        definition = self.owner.app.runs.get(command.run)
+        if definition is None:
+            return None
+        problem = None
+        try:
+            definition.read_input(command.input)
+        except RefoldError as error:
+            problem = str(error)
+        plan = None if definition.plan is None else tuple(definition.plan)
+        return Offer(definition.version, plan, problem)
+
+    def _follow_up(self, command: Command, first: object) -> None:
+        """What the decision makes possible: run code goes on from the tentative state at once."""
+        owner = self.owner
+        if owner.ended:
+            return
+        run_id = command.run_id
+        if isinstance(first, RunStarted):
+            owner.start_new(run_id)
+        elif isinstance(first, StepResolved):
+            name = first.slot
+            if run_id not in owner.driver.actors:
+                owner.driver.activate(run_id)
+            owner.settling.after(run_id, name)
+        elif isinstance(command, CancelRun) and not isinstance(first, CommandRejected):
+            owner.driver.cancel(run_id)
+        elif isinstance(first, RunResumed):
+            owner.driver.drop(run_id)
+            owner.driver.activate(run_id)

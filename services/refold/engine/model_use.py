@@ -1,0 +1,44 @@
+"""Reads usage, snapshot, stop reason and price from a model's answer, where it has them."""
+
+from collections.abc import Mapping
+
+from refold_schemas.values import ModelUse
+
+
+def read_model_use(answer: object) -> ModelUse | None:
+    """What an assistant message says of itself, in the shapes that providers use.
+
+    >>> read_model_use({"model": "m-1", "stop_reason": "end", "usage": {"input_tokens": 3}})
+    ModelUse(snapshot='m-1', stop_reason='end', input_tokens=3, output_tokens=None, price_usd_micros=None)
+    >>> read_model_use("just words") is None
+    True
+    """
+    usage = _get(answer, "usage")
+    use = ModelUse(
+        _text(answer, "model", "model_snapshot", "snapshot"),
+        _text(answer, "stop_reason", "finish_reason"),
+        _number(usage, "input_tokens", "prompt_tokens"),
+        _number(usage, "output_tokens", "completion_tokens"),
+        _number(usage, "price_usd_micros", "cost_usd_micros"),
+    )
+    return None if use == ModelUse(None, None, None, None, None) else use
+
+
+def _get(source: object, name: str) -> object:
+    return source.get(name) if isinstance(source, Mapping) else getattr(source, name, None)
+
+
+def _text(source: object, *names: str) -> str | None:
+    for name in names:
+        value = _get(source, name)
+        if isinstance(value, str):
+            return value
+    return None
+
+
+def _number(source: object, *names: str) -> int | None:
+    for name in names:
+        value = _get(source, name)
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
+            return value
+    return None

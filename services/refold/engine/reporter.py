@@ -1,0 +1,67 @@
+"""Sends what a process learns too late as AttemptReported: evidence, outside the claim rule."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from refold.log.port import Entry, Log, Topic
+from refold_schemas.codec import KIND_REPORT, Codec, RecordHeader
+from refold_schemas.errors import RefoldError
+from refold_schemas.events import AttemptReported
+from refold_schemas.values import ErrorInfo, Value
+
+if TYPE_CHECKING:
+    from refold.engine.calls import Call
+    from refold.engine.clock import Clock
+
+
+class Reporter:
+    """One per worker: it outlives the claims whose calls it reports.
+
+    Reports are a set, so one whose append ended as unknown is simply sent again, `tries` times.
+    """
+
+    def __init__(
+        self, log: Log, codec: Codec, clock: "Clock", name: str, *, tries: int, wait_s: float = 0.2
+    ) -> None:
+        self._log, self._codec, self._clock, self._name = log, codec, clock, name
+        self._tries, self._wait_s = tries, wait_s
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.sent = 0
+        self.lost = 0
+
+    def report(
+        self, call: "Call", outcome: str, result: Value | None, error: ErrorInfo | None, *, partition: int | None = None
+    ) -> None:
+        """Report an attempt by its intent's `(claim_id, n)`; returns at once."""
+        event = AttemptReported(
+            call.slot, call.attempt, call.effect_key, outcome, result, error, self._name
+        )
+        header = RecordHeader(KIND_REPORT, call.claim_id, 0, call.n, self._clock.wall_ms(), 0)
+        entry = Entry(call.run_id.encode(), self._codec.encode(event), header.pack())
+        task = asyncio.get_running_loop().create_task(
+            self._send(self._partition_of(call.run_id), entry)
+        )
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _partition_of(self, run_id: str) -> int:
+        from refold.log import partition_for
+
+        return partition_for(run_id, self._log.facts.partition_count)
+
+    async def _send(self, partition: int, entry: Entry) -> None:
+        for attempt in range(self._tries):
+            try:
+                ack = await self._log.append(Topic.EVENTS, partition, [entry])
+            except RefoldError:
+                ack = None
+            if ack is not None and ack.offset is not None and ack.offset >= 0:
+                self.sent += 1
+                return
+            await asyncio.sleep(self._wait_s * 2 ** min(attempt, 6))
+        self.lost += 1
+
+    async def drained(self, timeout_s: float) -> None:
+        """Wait for what is being sent, at most `timeout_s`."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout_s)

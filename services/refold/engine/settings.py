@@ -1,0 +1,45 @@
+"""Every limit and wait of the engine, with its unit in its name."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """Named maxima. Defaults are those of the design, section 5 and 3.2."""
+
+    events_max: int = 51_200
+    run_bytes_max: int = 50_000_000
+    value_bytes_max: int = 1_000_000
+    batch_bytes: int = 512 * 1024
+    """A batch is closed at this size; one decision alone may be larger."""
+    queue_bytes_max: int = 16 * 1024 * 1024
+    """Above it no command is taken and no outcome handed to run code until the log has caught up."""
+    append_timeout_ms: int = 10_000
+    clock_skew_max_ms: int = 5_000
+    idle_after_ms: int = 2_000
+    """A run that only waits loses its coroutine after this time; the next event rehydrates it."""
+    resident_max: int = 10_000
+    drain_ms: int = 10_000
+    tail_check_ms: int = 100
+    """How often an idle owner looks for reports and claims by others."""
+    suggest_ms: int = 500
+    reclaim_min_ms: int = 50
+    reclaim_max_ms: int = 1_000
+    checkpoint_events: int = 20_000
+    checkpoint_ms: int = 60_000
+    repeat_first_ms: int = 1_000
+    """Back-off before a keyed attempt in doubt is repeated by the owner that saw it."""
+    repeat_max_ms: int = 60_000
+    repeats_max: int = 20
+    lookup_first_ms: int = 500
+    lookup_max_ms: int = 60_000
+    lookup_timeout_ms: int = 30_000
+    proof_after_ms: int = 24 * 3600 * 1000
+    timers_at_once: int = 256
+    report_tries: int = 20
+    unclean_suspicious: int = 2
+    """Unclean ends in a row after which runs start one at a time, with an intent for every step."""
+    unclean_parked: int = 3
+    """A run that was open at this many with no outcome between is parked."""
+    stall_ms: int = 1_000
+    format_level: int = 1

@@ -1,0 +1,342 @@
+"""Settles slots in doubt: late reports, repeats under the same key, lookups, people, and proofs."""
+
+import asyncio
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from refold.app.definitions import StepDef
+from refold.engine import decide
+from refold.engine.attempts import describe, storable
+from refold.engine.recovery import Do, Facts, Move, believe_in_ms, next_move
+from refold.engine.session import ChunkAsked
+from refold_projections.fold import UNSETTLED, Attempt, RunState, Slot
+from refold_schemas.events import EvidenceConflict, RunEvent
+from refold_schemas.values import Absent, Found, Pending, Policy, Rejected, encode_error
+
+if TYPE_CHECKING:
+    from refold.engine.owner import PartitionOwner
+
+PROOF_AGAIN_MS = 3600 * 1000
+
+
+class Settling:
+    """Looks at slots without an outcome and does the next thing that `next_move` says."""
+
+    def __init__(self, owner: "PartitionOwner") -> None:
+        self.owner = owner
+        self._asked: dict[tuple[str, str], int] = {}
+        """How often each slot's lookup gave no answer in this claim."""
+
+    def look_at(self, run_id: str, name: str) -> None:
+        """Do what the slot needs next; harmless if it needs nothing."""
+        owner = self.owner
+        if owner.ended:
+            return
+        state = owner.books.states.get(run_id)
+        slot = None if state is None else state.slots.get(name)
+        if state is None or slot is None or state.ended is not None:
+            return
+        actor = owner.driver.actors.get(run_id)
+        if actor is None or (actor.session is None and state.cancel is None):
+            return  # whoever replays the run will ask for it again
+        expired = name in actor.expired
+        if slot.outcome is not None and not expired:
+            return
+        definition = owner.app.steps.get(slot.step)
+        if definition is None:
+            return  # the session finds the divergence
+        if name in actor.lookups:
+            return
+        ask = actor.asked.get(name)
+        if ask is None and state.cancel is None:
+            return  # run code has not come here yet: whether it still matches is not known
+        move = next_move(state, slot, self._facts(run_id, slot, definition, expired))
+        if move.do is Do.SETTLE:
+            assert move.attempt is not None
+            self._settle(run_id, state, slot, move.attempt, move.verdict)
+        elif move.do is Do.ATTEMPT:
+            if move.wait_ms > 0:
+                self._wait("backoff", run_id, state, name, move.wait_ms)
+            elif ask is not None:
+                self._attempt(run_id, slot, definition, ask, fresh=move.fresh)
+        elif move.do is Do.LOOK_UP:
+            task = asyncio.get_running_loop().create_task(
+                self._look_up(run_id, slot, definition, move)
+            )
+            actor.lookups[name] = task
+        elif move.do is Do.ESCALATE:
+            assert move.attempt is not None
+            self.escalate(run_id, name, move.attempt, move.reason)
+        elif state.cancel is not None and not slot.unsettled:
+            self._close_cancelled(run_id, slot)
+
+    def _facts(
+        self, run_id: str, slot: Slot, definition: StepDef, expired: bool
+    ) -> Facts:
+        owner = self.owner
+        boot_ms = owner.clock.boot_ms()
+        running = owner.attempts.running(run_id, slot)
+        ends = owner.attempts.ended_boot_ms.get((run_id, slot.name), {})
+        last_end = ends.get(slot.attempts[-1].number) if slot.attempts else None
+        believe = believe_in_ms(
+            slot,
+            owner.books.claim_id,
+            boot_ms=boot_ms,
+            claimed_boot_ms=owner.claimed_boot_ms,
+            ended_boot_ms=ends,
+            running=running,
+        )
+        settings = owner.settings
+        return Facts(
+            owner.books.claim_id,
+            owner.books.now_ms(),
+            believe,
+            0 if last_end is None else boot_ms - last_end,
+            running,
+            definition.lookup is not None,
+            definition.lookup_for_ms,
+            expired,
+            settings.repeats_max,
+            settings.repeat_first_ms,
+            settings.repeat_max_ms,
+        )
+
+    def believe_in_ms(self, run_id: str, slot: Slot) -> int:
+        """How long "it did not happen" cannot be believed yet; 0 or less: now."""
+        owner = self.owner
+        return believe_in_ms(
+            slot,
+            owner.books.claim_id,
+            boot_ms=owner.clock.boot_ms(),
+            claimed_boot_ms=owner.claimed_boot_ms,
+            ended_boot_ms=owner.attempts.ended_boot_ms.get((run_id, slot.name), {}),
+            running=owner.attempts.running(run_id, slot),
+        )
+
+    def _attempt(
+        self, run_id: str, slot: Slot, definition: StepDef, ask: Any, *, fresh: bool
+    ) -> None:
+        attempts = self.owner.attempts
+        bare = definition.policy is Policy.RE_EXECUTABLE and not slot.attempts
+        if bare and (isinstance(ask, ChunkAsked) or not self.owner.suspicious):
+            if not attempts.busy_with(run_id, slot.name):
+                attempts.start_bare(run_id, ask, slot.failures + 1)
+            return
+        attempts.intend(run_id, slot.name, ask, fresh=fresh)
+
+    def _wait(self, kind: str, run_id: str, state: RunState, name: str, wait_ms: int) -> None:
+        at_ms = self.owner.books.now_ms()
+        event = decide.timer(kind, name, at_ms + wait_ms, state.event_count + 1)
+        self.owner.books.commit(run_id, (event,), at_ms=at_ms)
+
+    def escalate(self, run_id: str, name: str, attempt: Attempt, reason: str) -> None:
+        """Hand the slot to a person: durable, visible, and nothing happens until they say."""
+        event = decide.in_doubt(name, attempt.number, reason, escalated=True)
+        owner = self.owner
+        owner.books.commit(
+            run_id, (event,), then=lambda: owner.tell("in_doubt", run_id, f"{name}: {reason}")
+        )
+
+    def _settle(
+        self, run_id: str, state: RunState, slot: Slot, attempt: Attempt, verdict: str
+    ) -> None:
+        """A late report settles its attempt (or, re-executable in a cancelled run, absence does)."""
+        event: RunEvent
+        others = [a for a in slot.unsettled if a.number != attempt.number]
+        final = state.cancel is not None and not others
+        if verdict == "done":
+            if attempt.reported_result is None:
+                reason = "a late report says it completed, but its result could not be stored"
+                event = decide.completed(
+                    slot.name, attempt.number, None, _lost(reason), None, None
+                )
+            else:
+                event = decide.resolved(
+                    slot.name,
+                    attempt.number,
+                    "done",
+                    "late_report",
+                    result=attempt.reported_result,
+                )
+        elif verdict == "absent":
+            event = decide.resolved(slot.name, attempt.number, "absent", "owner", final=final)
+        else:
+            if verdict == "failed" and not others:
+                final = final or not self._retries_left(slot)
+            event = decide.resolved(
+                slot.name,
+                attempt.number,
+                verdict,
+                "late_report",
+                error=attempt.reported_error,
+                final=final,
+            )
+        self._record(run_id, slot.name, (event,))
+
+    def _retries_left(self, slot: Slot) -> bool:
+        definition = self.owner.app.steps.get(slot.step)
+        retry = None if definition is None else definition.retry
+        return retry is not None and slot.failures + 1 < retry.max_attempts
+
+    def _record(self, run_id: str, name: str, events: tuple[RunEvent, ...]) -> None:
+        """Write a settlement and go on from it: tell run code, or look at the slot again."""
+        owner = self.owner
+        owner.books.commit(run_id, events, then=owner.driver.then_deliver(run_id, name))
+        self.after(run_id, name)
+
+    def after(self, run_id: str, name: str) -> None:
+        """Something about the slot was recorded: run code is told, or the next move is made."""
+        owner = self.owner
+        state = owner.books.states[run_id]
+        if state.slots[name].outcome is not None:
+            owner.attempts.forget(run_id, name)
+            owner.driver.outcome_recorded(run_id, name)
+        else:
+            self.look_at(run_id, name)
+        actor = owner.driver.actors.get(run_id)
+        if state.cancel is not None and actor is not None:
+            owner.driver.cancelling(actor)
+
+    def _close_cancelled(self, run_id: str, slot: Slot) -> None:
+        """A slot of a run being cancelled whose attempts are all settled: run code, if it is the
+        release of an acquisition, is told that it ended without its effect."""
+        actor = self.owner.driver.actors.get(run_id)
+        if actor is None or actor.session is None or not slot.attempts:
+            return
+        last = slot.attempts[-1]
+        event = decide.resolved(slot.name, last.number, "never_started", "owner", final=True)
+        self._record(run_id, slot.name, (event,))
+
+    # ---- lookups
+
+    async def _look_up(self, run_id: str, slot: Slot, definition: StepDef, move: Move) -> None:
+        owner = self.owner
+        kind, value = await self.ask_far_system(definition, slot.effect_key)
+        actor = owner.driver.actors.get(run_id)
+        if owner.ended or actor is None:
+            return
+        actor.lookups.pop(slot.name, None)
+        state = owner.books.states[run_id]
+        now = state.slots[slot.name]
+        if now.outcome is not None and slot.name not in actor.expired:
+            return
+        if not now.unsettled or now.attempts != slot.attempts:
+            self.look_at(run_id, slot.name)  # something else was learnt meanwhile
+            return
+        last = now.unsettled[-1]
+        if kind == "found":
+            self._asked.pop((run_id, slot.name), None)
+            result, unrecordable = storable(value, owner.settings.value_bytes_max)
+            event: RunEvent
+            if result is None:
+                event = decide.completed(slot.name, last.number, None, unrecordable, None, None)
+            else:
+                event = decide.resolved(
+                    slot.name, last.number, "done", "lookup", result=result
+                )
+            self._record(run_id, slot.name, (event,))
+        elif kind == "rejected":
+            self._asked.pop((run_id, slot.name), None)
+            self._record(run_id, slot.name, decide.rejected_by_lookup(now, encode_error(value)))
+        elif kind == "absent" and move.believe:
+            self._asked.pop((run_id, slot.name), None)
+            self._absent(run_id, state, now, last)
+        elif kind == "absent":
+            wait_ms = max(self.believe_in_ms(run_id, now), 1)
+            self._wait("settle", run_id, state, slot.name, wait_ms)
+        else:
+            self._no_answer(run_id, state, now, last, value)
+
+    def _absent(self, run_id: str, state: RunState, slot: Slot, last: Attempt) -> None:
+        """Absence is proven as far as settle goes: the next attempt, in a cancelled run the end."""
+        cancelled = state.cancel is not None
+        event = decide.resolved(slot.name, last.number, "absent", "lookup", final=cancelled)
+        actor = self.owner.driver.actors.get(run_id)
+        ask = None if actor is None else actor.asked.get(slot.name)
+        if cancelled or ask is None:
+            self._record(run_id, slot.name, (event,))
+        else:
+            self.owner.attempts.intend(run_id, slot.name, ask, settled=(event,))
+
+    def _no_answer(
+        self, run_id: str, state: RunState, slot: Slot, last: Attempt, why: str
+    ) -> None:
+        """Pending, an exception or rubbish is no answer: said in the boundary, asked again later."""
+        owner = self.owner
+        times = self._asked[run_id, slot.name] = self._asked.get((run_id, slot.name), 0) + 1
+        settings = owner.settings
+        wait_ms = min(settings.lookup_first_ms * 2 ** min(times - 1, 16), settings.lookup_max_ms)
+        at_ms = owner.books.now_ms()
+        reason = f"its lookup gave no answer: {why}"
+        events: list[RunEvent] = []
+        if last.reason != reason:
+            events.append(decide.in_doubt(slot.name, last.number, reason, escalated=False))
+        events.append(decide.timer("lookup", slot.name, at_ms + wait_ms, state.event_count + 2))
+        owner.books.commit(run_id, events, at_ms=at_ms)
+
+    async def ask_far_system(self, definition: StepDef, key: str) -> tuple[str, Any]:
+        """One lookup by our own key: found, absent, rejected, or no answer with what was seen."""
+        lookup = definition.lookup
+        assert lookup is not None
+        timeout_s = self.owner.settings.lookup_timeout_ms / 1000
+        try:
+            async with asyncio.timeout(timeout_s):
+                if inspect.iscoroutinefunction(lookup):
+                    answer = await lookup(key)
+                else:
+                    loop = asyncio.get_running_loop()
+                    answer = await loop.run_in_executor(self.owner.threads, lookup, key)
+        except TimeoutError:
+            return "none", f"no answer within {timeout_s:g} s"
+        except Exception as error:  # an exception of a lookup says nothing about the effect
+            return "none", describe(error)
+        if isinstance(answer, Found):
+            return "found", answer.value
+        if isinstance(answer, Absent) or answer is Absent:
+            return "absent", None
+        if isinstance(answer, Rejected):
+            return "rejected", answer.error
+        if isinstance(answer, Pending) or answer is Pending:
+            return "none", "the far system is still at work on it"
+        return "none", f"it returned {type(answer).__name__}, which is no lookup answer"
+
+    # ---- proofs
+
+    def prove(self, run_id: str, name: str) -> None:
+        """A day later: look once more for an effect whose absence was a slot's last word."""
+        owner = self.owner
+        state = owner.books.states.get(run_id)
+        slot = None if state is None else state.slots.get(name)
+        definition = None if slot is None else owner.app.steps.get(slot.step)
+        if slot is None or definition is None or definition.lookup is None:
+            return
+        if slot.absent_until_proven:
+            owner.background(self._prove(run_id, slot, definition))
+
+    async def _prove(self, run_id: str, slot: Slot, definition: StepDef) -> None:
+        kind, value = await self.ask_far_system(definition, slot.effect_key)
+        owner = self.owner
+        if owner.ended:
+            return
+        state = owner.books.states[run_id]
+        last = slot.attempts[-1]
+        if kind == "found":
+            settled = f"{last.status} was the slot's last word"
+            owner.books.commit(
+                run_id,
+                (EvidenceConflict(slot.name, last.number, settled, "a lookup found it later"),),
+                then=lambda: owner.tell("conflict", run_id, f"{slot.name}: found after all"),
+            )
+        elif kind == "none":
+            at_ms = owner.books.now_ms()
+            event = decide.timer("proof", slot.name, at_ms + PROOF_AGAIN_MS, state.event_count + 1)
+            owner.books.commit(run_id, (event,), at_ms=at_ms)
+
+
+def _lost(reason: str) -> Any:
+    from refold_schemas.values import Unrecordable
+
+    return Unrecordable("unknown", "result", reason, 0, "")
+
+
+__all__ = ["UNSETTLED", "Settling"]

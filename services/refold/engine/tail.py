@@ -1,0 +1,234 @@
+"""The tail of an owned partition: group commit, and the acknowledgement as the compare-and-set.
+
+Source: design, section 3.1, rules 3 to 5 and section 3.2. One batch is in flight; what is decided
+meanwhile gathers. An event's n is given when it is decided, so batches leave in that order.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from refold.engine.ending import ClaimEnded, ClaimFenced, ClaimUnknown, LogWasCut
+from refold.log.port import Entry, Log, Record, Topic
+from refold_projections.fold import Position, Verdict, judge
+from refold_schemas.codec import RecordHeader
+from refold_schemas.errors import HeaderUnreadable, RefoldError
+
+
+class Decision(NamedTuple):
+    """The events of one decision: never cut. `acked(offset_first)` is called once they are durable."""
+
+    entries: Sequence[Entry]
+    size: int
+    n_last: int
+    at_ms: int
+    command_next: int
+    acked: Callable[[int], None]
+
+
+class Tail:
+    """Appends decisions under one claim, and says when it is over (`ended`)."""
+
+    def __init__(
+        self,
+        log: Log,
+        partition: int,
+        claim_id: bytes,
+        position: Position,
+        *,
+        batch_bytes: int,
+        timeout_ms: int,
+        on_report: Callable[[Record], None],
+        on_end: Callable[[ClaimEnded], None],
+    ) -> None:
+        self.log, self.partition, self.claim_id = log, partition, claim_id
+        self.position = position
+        """The durable position: everything before it was read or acknowledged under rule 4."""
+        self.batch_bytes, self.timeout_ms = batch_bytes, timeout_ms
+        self.queued_bytes = 0
+        self.appends = 0
+        self.ended: ClaimEnded | None = None
+        self._on_report, self._on_end = on_report, on_end
+        self._queue: deque[Decision] = deque()
+        self._flight: asyncio.Task[None] | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def put(self, decision: Decision) -> None:
+        """Queue a decision; it leaves with the next batch. Ignored once the claim has ended."""
+        if self.ended is not None:
+            return
+        self._queue.append(decision)
+        self.queued_bytes += decision.size
+        if self._flight is None:
+            self._idle.clear()
+            self._flight = asyncio.get_running_loop().create_task(self._fly())
+
+    @property
+    def quiet(self) -> bool:
+        """Whether everything decided is durable."""
+        return self._flight is None
+
+    async def drained(self) -> None:
+        """Wait until everything decided is durable, or the claim has ended."""
+        await self._idle.wait()
+
+    def end(self, why: ClaimEnded) -> None:
+        """The claim is over: nothing more is sent, nothing that is in flight counts as acknowledged."""
+        if self.ended is None:
+            self.ended = why
+            self._queue.clear()
+            self._idle.set()
+            self._on_end(why)
+
+    async def _fly(self) -> None:
+        # Decisions made in this same turn of the loop share the first batch.
+        await asyncio.sleep(0)
+        try:
+            while self._queue and self.ended is None:
+                batch = self._next_batch()
+                await self._append(batch)
+        except ClaimEnded as why:
+            self.end(why)
+        finally:
+            self._flight = None
+            if not self._queue:
+                self._idle.set()
+
+    def _next_batch(self) -> list[Decision]:
+        size = 0
+        batch: list[Decision] = []
+        while self._queue and (not batch or size + self._queue[0].size <= self.batch_bytes):
+            decision = self._queue.popleft()
+            batch.append(decision)
+            size += decision.size
+        return batch
+
+    async def _append(self, batch: list[Decision]) -> None:
+        entries = [entry for decision in batch for entry in decision.entries]
+        offset = await self._send(entries)
+        if self.ended is not None:
+            raise self.ended
+        before = self.position
+        if offset < before.offset_next:
+            raise LogWasCut(
+                self.partition,
+                f"an append was acknowledged at offset {offset}, below {before.offset_next} "
+                "which was read before",
+            )
+        if offset > before.offset_next:
+            await self._read_gap(offset)
+            before = self.position
+        last = batch[-1]
+        if before.n_next <= last.n_last:
+            self.position = Position(
+                offset + len(entries),
+                before.claim_epoch,
+                before.claim_id,
+                last.n_last + 1,
+                False,
+                last.command_next,
+                max(before.time_last_ms, last.at_ms),
+                offset + len(entries) - 1,
+                self.claim_id,
+                last.n_last,
+            )
+        else:  # a stored copy in the gap counted already; this one is the duplicate
+            self.position = before._replace(
+                offset_next=offset + len(entries),
+                last_offset=offset + len(entries) - 1,
+                last_claim_id=self.claim_id,
+                last_n=last.n_last,
+            )
+        for decision in batch:
+            self.queued_bytes -= decision.size
+            decision.acked(offset)
+            offset += len(decision.entries)
+
+    async def _send(self, entries: Sequence[Entry]) -> int:
+        """The offset of the acknowledged batch. Anything but an offset is unknown (rule 5)."""
+        self.appends += 1
+        try:
+            async with asyncio.timeout(self.timeout_ms / 1000):
+                ack = await self.log.append(Topic.EVENTS, self.partition, entries)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # whatever it was: the batch may be stored, now or later
+            raise ClaimUnknown(self.partition, f"{type(error).__name__}: {error}") from error
+        if ack.offset is None or ack.offset < 0:
+            raise ClaimUnknown(self.partition, f"the log acknowledged with offset {ack.offset}")
+        return ack.offset
+
+    async def _read_gap(self, end: int) -> None:
+        """Read what stands between our position and our acknowledged batch (rule 4)."""
+        while self.position.offset_next < end:
+            await self._read_some(end)
+
+    async def look(self) -> None:
+        """Read what others appended while nothing of ours is in flight: reports, claims, a cut."""
+        if self._flight is not None or self.ended is not None:
+            return
+        try:
+            _, end = await self.log.bounds(Topic.EVENTS, self.partition)
+            if self._flight is not None or self.ended is not None:
+                return
+            if end < self.position.offset_next:
+                raise LogWasCut(
+                    self.partition,
+                    f"the log ends at {end}, below {self.position.offset_next} which was read before",
+                )
+            while self.position.offset_next < end and self._flight is None:
+                await self._read_some(end)
+        except ClaimEnded as why:
+            self.end(why)
+        except RefoldError:
+            return  # not reachable for a moment: the next append or look will tell
+
+    async def _read_some(self, end: int) -> None:
+        start = self.position.offset_next
+        # One record back, to see that it is still the one that was read.
+        anchor = self.position.last_offset
+        records = await self.log.read(
+            Topic.EVENTS, self.partition, anchor if anchor >= 0 else start
+        )
+        if self.position.offset_next != start:
+            return
+        progress = False
+        for record in records:
+            if record.offset == anchor:
+                self._check_anchor(record)
+                continue
+            if record.offset < start:
+                continue
+            if record.offset >= end:
+                break
+            header = _header(record)
+            self.position, verdict = judge(self.position, record.offset, header)
+            progress = True
+            if verdict is Verdict.CLAIM and header is not None:
+                raise ClaimFenced(self.partition, self.claim_id, header.claim_id, record.offset)
+            if verdict is Verdict.REPORT:
+                self._on_report(record)
+        if not progress:  # only holes are left
+            self.position = self.position._replace(offset_next=end)
+
+    def _check_anchor(self, record: Record) -> None:
+        header = _header(record)
+        position = self.position
+        if header is None or position.last_n < 0:
+            return
+        if (header.claim_id, header.n) != (position.last_claim_id, position.last_n):
+            raise LogWasCut(
+                self.partition,
+                f"the record at offset {record.offset} is not the one that was read there before",
+            )
+
+
+def _header(record: Record) -> RecordHeader | None:
+    if record.header is None:
+        return None
+    try:
+        return RecordHeader.unpack(record.header)
+    except HeaderUnreadable:
+        return None

@@ -1,0 +1,71 @@
+"""The heap of armed timers: it only notices that one is due; the event says that it fired."""
+
+import asyncio
+import heapq
+from collections.abc import Callable, Mapping
+
+from refold.engine.clock import Clock
+from refold_projections.fold import RunState
+from refold_schemas.events import TimerScheduled
+
+WAIT_MAX_S = 30.0
+"""Longest wait in one piece: the wall clock may be set while we wait."""
+
+
+class Timers:
+    """Rebuilt from the fold, fed by TimerScheduled; `fire(run_id, timer_id, generation)` when due."""
+
+    def __init__(
+        self, clock: Clock, fire: Callable[[str, str, int], None], *, at_once: int
+    ) -> None:
+        self._clock, self._fire, self._at_once = clock, fire, at_once
+        self._heap: list[tuple[int, str, str, int]] = []
+        self._handle: asyncio.TimerHandle | asyncio.Handle | None = None
+        self._due_ms = 0
+        self._open = True
+
+    def load(self, states: Mapping[str, RunState]) -> None:
+        """Every armed timer of every run."""
+        self._heap = [
+            (t.deadline_ms, run_id, t.timer_id, t.generation)
+            for run_id, state in states.items()
+            for t in state.timers.values()
+        ]
+        heapq.heapify(self._heap)
+        self._arm()
+
+    def add(self, run_id: str, event: TimerScheduled) -> None:
+        """A timer was scheduled. One that it replaces stays in the heap and is skipped when due."""
+        heapq.heappush(self._heap, (event.deadline_ms, run_id, event.timer_id, event.generation))
+        if self._heap[0][0] < self._due_ms or self._handle is None:
+            self._arm()
+
+    def close(self) -> None:
+        """Fire nothing any more."""
+        self._open = False
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _arm(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        if not self._heap or not self._open:
+            return
+        self._due_ms = self._heap[0][0]
+        wait_s = min(max(self._due_ms - self._clock.wall_ms(), 0) / 1000, WAIT_MAX_S)
+        self._handle = asyncio.get_running_loop().call_later(wait_s, self._wake)
+
+    def _wake(self) -> None:
+        self._handle = None
+        now_ms = self._clock.wall_ms()
+        # A batch at a time, so that a thousand timers due at once do not hold up everything else.
+        for _ in range(self._at_once):
+            if not self._heap or self._heap[0][0] > now_ms:
+                break
+            _, run_id, timer_id, generation = heapq.heappop(self._heap)
+            self._fire(run_id, timer_id, generation)
+            if not self._open:
+                return
+        self._arm()

@@ -1,0 +1,7 @@
+"""The process that owns partitions and hosts runs."""
+
+from refold.engine.owner import WorkerEvent
+from refold.engine.settings import WorkerSettings
+from refold.worker.worker import Worker
+
+__all__ = ["Worker", "WorkerEvent", "WorkerSettings"]
