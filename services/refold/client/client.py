@@ -60,12 +60,19 @@ class RunSummary:
 
 @dataclass(frozen=True, slots=True)
 class BoundaryAt:
-    """A boundary and the log position that it holds at: `offset` is the next one to be read."""
+    """A boundary, the log position that it holds at, and who owns the partition there.
+
+    `offset` is the next one to be read. `owner` is that of the latest claim that counts;
+    `owner_lives` is None where nobody can say.
+    """
 
     boundary: Boundary
     state: RunState
     partition: int
     offset: int
+    owner: str
+    owner_lives: bool | None
+    released: bool
 
 
 class Client:
@@ -267,8 +274,17 @@ class Client:
         state, fold = await self._reader(partition).of_run(run_id)
         if state is None:
             raise RunUnknown(run_id, self._log.facts.namespace)
-        claim_id = claim_as_seen(fold, owner_lives=await self._owner_lives(partition))
-        return BoundaryAt(boundary(state, claim_id), state, partition, fold.position.offset_next)
+        owner_lives = await self._owner_lives(partition)
+        claim_id = claim_as_seen(fold, owner_lives=owner_lives)
+        return BoundaryAt(
+            boundary(state, claim_id),
+            state,
+            partition,
+            fold.position.offset_next,
+            fold.facts.owner,
+            owner_lives,
+            fold.facts.released,
+        )
 
     async def runs(
         self,

@@ -1,0 +1,43 @@
+"""The environment: what `REFOLD_*` variables say, checked by pydantic when all of it is wanted.
+
+`log_url` answers the one question that every command asks without loading pydantic; it and
+`load_settings` read the same variable in the same way.
+"""
+
+import os
+from typing import TYPE_CHECKING
+
+from refold_schemas.errors.cli import SettingInvalid
+
+if TYPE_CHECKING:
+    from refold.settings.environment import Settings
+
+LOG_DEFAULT = "sqlite:///.refold/log.db"
+"""The log of a project on one machine."""
+TIME_ZONE_DEFAULT = "UTC"
+
+__all__ = ["LOG_DEFAULT", "TIME_ZONE_DEFAULT", "load_settings", "log_url", "time_zone"]
+
+
+def log_url(given: str | None = None) -> str:
+    """The log's URL: what was given, else `REFOLD_LOG`, else the default."""
+    return given or os.environ.get("REFOLD_LOG", "").strip() or LOG_DEFAULT
+
+
+def time_zone(given: str | None = None) -> str:
+    """The IANA name of the zone that people read: as given, `REFOLD_TIME_ZONE`, else UTC."""
+    return given or os.environ.get("REFOLD_TIME_ZONE", "").strip() or TIME_ZONE_DEFAULT
+
+
+def load_settings() -> "Settings":
+    """All settings, checked. Raises SettingInvalid naming the variable."""
+    from pydantic import ValidationError
+
+    from refold.settings.environment import Settings
+
+    try:
+        return Settings()
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        variable = "REFOLD_" + "_".join(str(part) for part in first["loc"]).upper()
+        raise SettingInvalid(variable, first["msg"].removeprefix("Value error, ")) from error

@@ -1,0 +1,41 @@
+"""The settings as a pydantic model: one field for each environment variable."""
+
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from refold.settings import LOG_DEFAULT, TIME_ZONE_DEFAULT
+
+
+class Settings(BaseSettings):
+    """What the environment says. An empty variable counts as unset."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="REFOLD_", env_ignore_empty=True, str_strip_whitespace=True, extra="ignore"
+    )
+
+    log: str = LOG_DEFAULT
+    """`REFOLD_LOG`: `sqlite:///relative.db`, `sqlite:////absolute.db?ns=name`, `kafka://…`."""
+    registry_url: str | None = None
+    """`REFOLD_REGISTRY_URL`: a schema registry; without it the embedded one is used."""
+    database_url: str | None = None
+    """`REFOLD_DATABASE_URL`: the database of the projections; without it there are none."""
+    time_zone: str = TIME_ZONE_DEFAULT
+    """`REFOLD_TIME_ZONE`: the zone in which the command line writes times."""
+
+    @field_validator("log")
+    @classmethod
+    def _log(cls, url: str) -> str:
+        if "://" not in url:
+            raise ValueError(f"{url!r} is no URL; write it like sqlite:///relative.db")
+        return url
+
+    @field_validator("time_zone")
+    @classmethod
+    def _time_zone(cls, name: str) -> str:
+        try:
+            ZoneInfo(name)
+        except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+            raise ValueError(f"there is no time zone {name!r} on this machine") from error
+        return name

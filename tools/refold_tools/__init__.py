@@ -1,0 +1,1 @@
+"""What refold is operated with: the command line, the bench, the demo."""

@@ -1,0 +1,191 @@
+"""The commands that ask for something: start, resolve, retry and cancel. A worker decides them."""
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from refold_tools.cli.asking import ask
+from refold_tools.cli.inputs import read_json
+from refold_tools.cli.options import (
+    ByOption,
+    JsonOption,
+    LogOption,
+    RunIdArgument,
+    WhyOption,
+    WithinOption,
+    asker,
+)
+
+if TYPE_CHECKING:
+    from refold.client import Client
+
+WITHIN_S = 10.0
+
+
+def start(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The run function's name.")],
+    given: Annotated[
+        str | None,
+        typer.Option("--input", metavar="JSON|@FILE", help="The input; @- reads stdin."),
+    ] = None,
+    run_id: Annotated[
+        str | None,
+        typer.Option("--run-id", metavar="ID", help="The run's id. Default: a fresh one."),
+    ] = None,
+    version: Annotated[
+        str | None, typer.Option("--version", help="Only in this version of the run function.")
+    ] = None,
+    wait: Annotated[
+        bool,
+        typer.Option("--wait", help="Wait for the run's end, or until it waits for somebody."),
+    ] = False,
+    within: WithinOption = WITHIN_S,
+    by: ByOption = None,
+    log: LogOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Ask for a run; a worker will do it. Returns once a worker has taken it.
+
+    A run id that exists with the same name and input is that run: nothing is started twice.
+    """
+    data = read_json("--input", given)
+
+    async def work(client: "Client") -> int:
+        from refold_tools.cli.ending import finish, outcome_of
+        from refold_tools.cli.output import print_json, say
+
+        client.by = asker(by)
+        handle = await client.start(
+            name, data, run_id=run_id, version=version, within=timedelta(seconds=within)
+        )
+        if not wait:
+            if as_json:
+                status = (await handle.boundary()).status
+                print_json({"run_id": handle.run_id, "run": name, "status": status})
+            else:
+                say(f"started {handle.run_id}")
+            return 0
+        if not as_json:
+            say(f"started {handle.run_id}", error=True)
+        await handle.wait()
+        return finish(await outcome_of(client, handle.run_id, UTC), as_json=as_json)
+
+    return ask(log, work)
+
+
+def resolve(
+    run_id: RunIdArgument,
+    slot: Annotated[str, typer.Argument(metavar="SLOT", help="The slot in doubt.")],
+    happened: Annotated[
+        bool | None,
+        typer.Option(
+            "--happened/--did-not-happen",
+            help="Whether the effect is there, as the far system says by the effect key.",
+        ),
+    ] = None,
+    result: Annotated[
+        str | None,
+        typer.Option(
+            "--result", metavar="JSON|@FILE", help="With --happened: what the step returned."
+        ),
+    ] = None,
+    within: WithinOption = WITHIN_S,
+    by: ByOption = None,
+    why: WhyOption = "",
+    log: LogOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Say of a step in doubt whether its effect happened; who said so and why is recorded."""
+    from refold_schemas.errors.cli import UsageRefused
+
+    if happened is None:
+        raise UsageRefused("say --happened --result JSON or --did-not-happen", "refold resolve")
+    if happened and result is None:
+        raise UsageRefused(
+            "--happened needs --result JSON, what the step returned (null if nothing)",
+            "refold resolve",
+        )
+    if not happened and result is not None:
+        raise UsageRefused("--did-not-happen takes no --result", "refold resolve")
+    data = read_json("--result", result)
+
+    async def work(client: "Client") -> int:
+        await client.resolve(
+            run_id,
+            slot,
+            happened=bool(happened),
+            result=data,
+            by=asker(by),
+            why=why,
+            within=timedelta(seconds=within),
+        )
+        verdict = "happened" if happened else "did not happen"
+        return await _accepted(client, run_id, f"{slot} {verdict}", as_json=as_json)
+
+    return ask(log, work)
+
+
+def retry(
+    run_id: RunIdArgument,
+    slot: Annotated[
+        str | None,
+        typer.Option("--slot", metavar="SLOT", help="The failed slot to try again."),
+    ] = None,
+    fresh_key: Annotated[
+        bool,
+        typer.Option(
+            "--fresh-key",
+            help="Under the next generation of its effect key: providers replay stored failures.",
+        ),
+    ] = False,
+    within: WithinOption = WITHIN_S,
+    by: ByOption = None,
+    why: WhyOption = "",
+    log: LogOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Let a diverged or blocked run go on, or try the failure of a failed one again."""
+
+    async def work(client: "Client") -> int:
+        await client.retry(
+            run_id,
+            slot=slot,
+            fresh_key=fresh_key,
+            by=asker(by),
+            why=why,
+            within=timedelta(seconds=within),
+        )
+        return await _accepted(client, run_id, "it goes on", as_json=as_json)
+
+    return ask(log, work)
+
+
+def cancel(
+    run_id: RunIdArgument,
+    within: WithinOption = WITHIN_S,
+    by: ByOption = None,
+    why: WhyOption = "",
+    log: LogOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """End a run: nothing new starts, what is open is settled first, then it is cancelled."""
+
+    async def work(client: "Client") -> int:
+        await client.cancel(run_id, by=asker(by), why=why, within=timedelta(seconds=within))
+        return await _accepted(client, run_id, "its end is recorded as asked for", as_json=as_json)
+
+    return ask(log, work)
+
+
+async def _accepted(client: "Client", run_id: str, said: str, *, as_json: bool) -> int:
+    from refold_projections.fold import sentence
+    from refold_tools.cli.output import print_json, say
+
+    seen = await client.boundary(run_id)
+    words = sentence(seen, UTC, datetime.now(UTC).date())
+    if as_json:
+        print_json({"run_id": run_id, "status": seen.status, "sentence": words})
+    else:
+        say(f"recorded: {said}. {run_id}: {words}")
+    return 0

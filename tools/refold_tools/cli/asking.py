@@ -1,0 +1,315 @@
+"""The commands that read: runs, boundary, history and why. They need no worker."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime, tzinfo
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from refold_tools.cli.inputs import zone_of
+from refold_tools.cli.options import JsonOption, LogOption, RunIdArgument, TimeZoneOption
+
+if TYPE_CHECKING:
+    from refold.client import Client, HistoryRecord
+
+
+def ask(log: str | None, work: "Callable[[Client], Coroutine[Any, Any, int]]") -> int:
+    """Open the log, do `work` with a client, and return its exit code."""
+    from refold.client.client import Client
+    from refold.settings import log_url
+    from refold_tools.cli.output import ReadingProgress
+
+    progress = ReadingProgress()
+
+    async def main() -> int:
+        try:
+            async with Client(log_url(log), on_progress=progress) as client:
+                code = await work(client)
+                progress.end()
+                return code
+        finally:
+            progress.end()
+
+    return asyncio.run(main())
+
+
+def zone_named(given: str | None) -> tzinfo:
+    """The zone of the option, the environment, or UTC."""
+    from refold.settings import time_zone
+
+    return zone_of(time_zone(given))
+
+
+def runs(
+    status: Annotated[
+        list[str] | None,
+        typer.Option("--status", help="Only runs of this status (may be repeated)."),
+    ] = None,
+    needs: Annotated[
+        str | None, typer.Option("--needs", help="Only runs that wait for time, person or code.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--run", help="Only runs of this run function.")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, help="At most so many, the latest first.")
+    ] = 100,
+    time_zone: TimeZoneOption = None,
+    log: LogOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """List runs and what they wait for, the most recently changed first."""
+    zone = zone_named(time_zone)
+
+    async def work(client: "Client") -> int:
+        from refold_projections.fold import moment
+        from refold_tools.cli.output import STATUS_STYLES, print_json, say, table
+        from refold_tools.cli.plain import iso
+
+        found = await client.runs(status=status or None, run=name, needs=needs)
+        shown = found[:limit]
+        if as_json:
+            print_json(
+                {
+                    "runs": [
+                        {
+                            "run_id": one.run_id,
+                            "run": one.run,
+                            "version": one.version,
+                            "status": one.status,
+                            "reason": one.reason,
+                            "needs": one.needs,
+                            "started": iso(one.started_ms, zone),
+                            "changed": iso(one.changed_ms, zone),
+                            "partition": one.partition,
+                            "events": one.event_count,
+                        }
+                        for one in shown
+                    ],
+                    "total": len(found),
+                }
+            )
+            return 0
+        if not found:
+            say("no runs" if not (status or needs or name) else "no such runs")
+            return 0
+        today = datetime.now(zone).date()
+        table(
+            ["RUN_ID", "RUN", "STATUS", "NEEDS", "CHANGED", "REASON"],
+            (
+                [
+                    one.run_id,
+                    f"{one.run} {one.version}",
+                    one.status,
+                    one.needs or "",
+                    moment(one.changed_ms, zone, today),
+                    one.reason or "",
+                ]
+                for one in shown
+            ),
+            {2: STATUS_STYLES},
+        )
+        if len(found) > limit:
+            say(f"{len(found) - limit} more: --limit {len(found)} shows them", "dim")
+        return 0
+
+    return ask(log, work)
+
+
+def boundary(
+    run_id: RunIdArgument,
+    time_zone: TimeZoneOption = None,
+    log: LogOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Say what is done, under way, in doubt, failed and remaining of a run. Needs no worker."""
+    zone = zone_named(time_zone)
+
+    async def work(client: "Client") -> int:
+        from refold_projections.fold import moment, sentence
+        from refold_tools.cli.output import STATUS_STYLES, print_json, say
+        from refold_tools.cli.plain import boundary_json
+
+        seen = await client.boundary_at(run_id)
+        today = datetime.now(zone).date()
+        said = sentence(seen.boundary, zone, today)
+        if as_json:
+            print_json(boundary_json(seen.boundary, seen.partition, seen.offset, zone, said))
+            return 0
+        bound = seen.boundary
+        say(said[:1].upper() + said[1:] + ".", STATUS_STYLES.get(bound.status, ""))
+        needs = f", needs {bound.needs}" if bound.needs else ""
+        say(
+            f"{bound.run_id}: {bound.run} version {bound.version}, {bound.status}{needs}, "
+            f"partition {seen.partition} up to offset {seen.offset}",
+            "dim",
+        )
+        for one in bound.done:
+            say(f"  done       {moment(one.at_ms, zone, today)}  {one.slot}", "green")
+        for kind, style, entries in (
+            ("under way", "cyan", bound.under_way),
+            ("in doubt", "yellow", bound.in_doubt),
+        ):
+            for entry in entries:
+                say(
+                    f"  {kind:<9}  {moment(entry.since_ms, zone, today)}  {entry.slot}  "
+                    f"attempt {entry.attempt}, {entry.policy}, key {entry.effect_key}",
+                    style,
+                )
+        for failure in bound.failed:
+            say(
+                f"  failed     {moment(failure.at_ms, zone, today)}  {failure.slot}  "
+                f"{failure.error}",
+                "bold red",
+            )
+        for step in bound.remaining or ():
+            say(f"  remaining         {step}", "dim")
+        return 0
+
+    return ask(log, work)
+
+
+def history(
+    run_id: RunIdArgument,
+    claims: Annotated[
+        bool, typer.Option("--claims/--no-claims", help="Show where the owner changed.")
+    ] = True,
+    time_zone: TimeZoneOption = None,
+    log: LogOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Show every record of a run, one a line; those that do not count are marked with the reason.
+
+    The columns: offset, time, claim, event, slot, what it says.
+    """
+    zone = zone_named(time_zone)
+
+    async def work(client: "Client") -> int:
+        from refold_schemas.errors.cli import RunUnknown
+
+        records = [one async for one in client.history(run_id, claims=claims)]
+        if not records:
+            raise RunUnknown(run_id, client.log.facts.namespace)
+        if as_json:
+            _history_json(run_id, records, zone)
+        else:
+            _history_lines(records, zone)
+        return 0
+
+    return ask(log, work)
+
+
+def _history_json(run_id: str, records: "list[HistoryRecord]", zone: tzinfo) -> None:
+    from refold_tools.cli.output import print_json
+    from refold_tools.cli.plain import iso
+    from refold_tools.cli.words import event_words
+
+    today = datetime.now(zone).date()
+    lines = []
+    for one in records:
+        words = None if one.event is None else event_words(one.event, zone, today)
+        lines.append(
+            {
+                "offset": one.offset,
+                "partition": one.partition,
+                "at": iso(one.at_ms, zone),
+                "claim": one.claim_id.hex(),
+                "epoch": one.epoch,
+                "n": one.n,
+                "event": None if words is None else words.event,
+                "slot": (words.slot or None) if words is not None else None,
+                "what": words.what if words is not None else one.problem,
+                "counted": one.counted,
+                "why_skipped": one.why_skipped,
+            }
+        )
+    print_json({"run_id": run_id, "records": lines})
+
+
+def _history_lines(records: "list[HistoryRecord]", zone: tzinfo) -> None:
+
+    from refold_tools.cli.output import say
+    from refold_tools.cli.words import event_words
+
+    today = datetime.now(zone).date()
+    lines = [None if r.event is None else event_words(r.event, zone, today) for r in records]
+    offset_width = max(len(str(r.offset)) for r in records)
+    event_width = max(len(words.event) if words else 11 for words in lines)
+    slot_width = max(len(words.slot) if words else 0 for words in lines)
+    day = None
+    for record, words in zip(records, lines, strict=True):
+        at = datetime.fromtimestamp(record.at_ms / 1000, UTC).astimezone(zone)
+        if at.date() != day:
+            day = at.date()
+            say(f"{day:%Y-%m-%d}", "bold")
+        event = words.event if words else "undecodable"
+        slot, what = (words.slot, words.what) if words else ("", record.problem or "")
+        skipped = f"  [skipped: {record.why_skipped}]" if not record.counted else ""
+        claim = record.claim_id.hex()[:6] or "------"
+        say(
+            f"{record.offset:>{offset_width}}  {at:%H:%M:%S}.{at.microsecond // 1000:03}  {claim}  "
+            f"{event:<{event_width}}  {slot:<{slot_width}}  {what}{skipped}".rstrip(),
+            _line_style(event, counted=record.counted),
+        )
+
+
+def _line_style(event: str, *, counted: bool) -> str:
+    if not counted:
+        return "dim"
+    return {
+        "StepCompleted": "green",
+        "RunCompleted": "bold green",
+        "StepFailed": "red",
+        "RunFailed": "bold red",
+        "StepInDoubt": "yellow",
+        "StepResolved": "green",
+        "EvidenceConflict": "bold red",
+        "RunDiverged": "bold red",
+        "RunBlocked": "bold red",
+        "CommandRejected": "yellow",
+        "PartitionClaimed": "magenta",
+        "undecodable": "bold red",
+    }.get(event, "")
+
+
+def why(
+    run_id: RunIdArgument,
+    time_zone: TimeZoneOption = None,
+    log: LogOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Explain a run: what is known, since when, on what evidence, and what moves it next."""
+    zone = zone_named(time_zone)
+
+    async def work(client: "Client") -> int:
+        from refold_projections.fold import sentence
+        from refold_tools.cli.output import print_json, say
+        from refold_tools.cli.words import Scene, explain
+
+        seen = await client.boundary_at(run_id)
+        today = datetime.now(zone).date()
+        said = sentence(seen.boundary, zone, today)
+        scene = Scene(seen.owner, seen.owner_lives, seen.released, zone, today)
+        explained = explain(seen.boundary, seen.state, said, scene)
+        if as_json:
+            print_json(
+                {
+                    "run_id": run_id,
+                    "status": seen.boundary.status,
+                    "reason": seen.boundary.reason,
+                    "needs": seen.boundary.needs,
+                    "sentence": said,
+                    "text": explained.text,
+                    "commands": list(explained.commands),
+                }
+            )
+            return 0
+        say(explained.text)
+        if explained.commands:
+            say("")
+            for command in explained.commands:
+                say(f"  {command}", "bold")
+        return 0
+
+    return ask(log, work)

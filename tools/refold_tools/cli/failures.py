@@ -1,0 +1,71 @@
+"""Errors at the edge: one sentence for people, one object for programs, and the exit code."""
+
+import json
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from refold_schemas.errors.base import RefoldError
+
+
+def report(error: Exception, *, as_json: bool, debug: bool) -> int:
+    """Say what went wrong and return the exit code."""
+    if debug:
+        traceback.print_exception(error, file=sys.stderr)
+    known = as_refold_error(error)
+    if known is None:  # the help text, asked for by giving no arguments
+        print(_usage_message(error))
+        return 2
+    if as_json:
+        print(json.dumps({"error": error_object(known)}, ensure_ascii=False))
+    else:
+        print(f"refold: {known}", file=sys.stderr)
+    sys.stdout.flush()
+    return known.exit_code
+
+
+def error_object(error: RefoldError) -> dict[str, str]:
+    """The fixed shape of an error in JSON."""
+    return {
+        "code": error.code,
+        "message": error.message,
+        "kept": error.kept,
+        "next": error.next,
+    }
+
+
+def as_refold_error(error: Exception) -> RefoldError | None:
+    """The error as a RefoldError; None for typer's "no arguments, so here is the help"."""
+    from refold_schemas.errors.cli import Unexpected, UsageRefused
+
+    if isinstance(error, RefoldError):
+        return error
+    if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # typer's usage errors
+        if type(error).__name__ == "NoArgsIsHelpError":
+            return None
+        context = getattr(error, "ctx", None)
+        command = getattr(context, "command_path", "refold")
+        return UsageRefused(_usage_message(error).rstrip("."), command)
+    return Unexpected(error, innermost(error))
+
+
+def _usage_message(error: Any) -> str:
+    message: str = error.format_message()
+    return message
+
+
+def innermost(error: BaseException) -> str:
+    """`file:line` of the innermost frame of an exception, relative to here where it lies below."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return ""
+    return f"{shown_path(frames[-1].filename)}:{frames[-1].lineno}"
+
+
+def shown_path(filename: str) -> str:
+    """The path, relative to the working directory where it lies below it."""
+    try:
+        return str(Path(filename).resolve().relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return filename

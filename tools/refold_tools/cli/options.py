@@ -1,0 +1,56 @@
+"""The options that commands share, declared once."""
+
+import os
+from typing import Annotated
+
+import typer
+
+LogOption = Annotated[
+    str | None,
+    typer.Option(
+        "--log",
+        metavar="URL",
+        help="The log: sqlite:///FILE.db, sqlite:////ABSOLUTE.db?ns=NAME. "
+        "Default: REFOLD_LOG, else sqlite:///.refold/log.db.",
+        show_default=False,
+    ),
+]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print the answer as JSON, on the last line of stdout.")
+]
+ByOption = Annotated[
+    str | None,
+    typer.Option("--by", metavar="WHO", help="Who asks. Default: your login.", show_default=False),
+]
+WhyOption = Annotated[str, typer.Option("--why", metavar="TEXT", help="Why, for the record.")]
+WithinOption = Annotated[
+    float,
+    typer.Option(
+        "--within",
+        metavar="SECONDS",
+        min=0.0,
+        help="How long to wait for a worker's decision; the command itself stays in the log.",
+    ),
+]
+RunIdArgument = Annotated[str, typer.Argument(metavar="RUN_ID", help="The run.")]
+AppArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODULE:APP",
+        help="The app: an importable module and the name of the App in it.",
+    ),
+]
+TimeZoneOption = Annotated[
+    str | None,
+    typer.Option(
+        "--time-zone",
+        metavar="ZONE",
+        help="Zone of the times shown, such as Europe/Berlin. Default: REFOLD_TIME_ZONE, else UTC.",
+        show_default=False,
+    ),
+]
+
+
+def asker(by: str | None) -> str:
+    """Who asks: as given, else the login name."""
+    return by or os.environ.get("USER") or os.environ.get("LOGNAME") or "command line"

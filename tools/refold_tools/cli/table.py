@@ -1,0 +1,104 @@
+"""The table of commands: name, where its function is, and one line of help.
+
+To add a command, add a line. Nothing is imported before the command is called or completed. A
+command of an optional part (`needs`) appears when that module is there.
+"""
+
+from importlib.util import find_spec
+from typing import NamedTuple
+
+
+class Entry(NamedTuple):
+    """One command. `place` is `module:function`, or `module:object` for a Typer of several."""
+
+    name: str
+    place: str
+    help: str
+    needs: str | None = None
+
+
+COMMANDS = (
+    Entry(
+        "demo",
+        "refold_tools.demo:demo",
+        "Watch an agent lose its process twice and finish with one refund.",
+        needs="refold_tools.demo",
+    ),
+    Entry(
+        "dev",
+        "refold_tools.cli.hosting:dev",
+        "Run a worker and restart it whenever the code changes.",
+    ),
+    Entry(
+        "worker",
+        "refold_tools.cli.hosting:worker",
+        "Own partitions and host their runs, until a signal.",
+    ),
+    Entry(
+        "run",
+        "refold_tools.cli.running:run",
+        "Run one run to its end, here, resuming it if it exists.",
+    ),
+    Entry(
+        "start",
+        "refold_tools.cli.acting:start",
+        "Ask for a run; a worker will do it.",
+    ),
+    Entry("runs", "refold_tools.cli.asking:runs", "List runs and what they wait for."),
+    Entry(
+        "boundary",
+        "refold_tools.cli.asking:boundary",
+        "Say what is done, under way, in doubt, failed and remaining.",
+    ),
+    Entry("history", "refold_tools.cli.asking:history", "Show every record of a run, one a line."),
+    Entry(
+        "why",
+        "refold_tools.cli.asking:why",
+        "Explain why a run stands where it stands, and what moves it.",
+    ),
+    Entry(
+        "resolve",
+        "refold_tools.cli.acting:resolve",
+        "Say of a step in doubt whether it happened.",
+    ),
+    Entry("retry", "refold_tools.cli.acting:retry", "Let a parked or failed run go on."),
+    Entry("cancel", "refold_tools.cli.acting:cancel", "End a run; what is open is settled first."),
+    Entry(
+        "policies",
+        "refold_tools.cli.coding:policies",
+        "List step, policy, key, lookup and settle of an app, and what is missing.",
+    ),
+    Entry(
+        "check",
+        "refold_tools.cli.coding:check",
+        "Import an app and report what it registers and what it lacks.",
+    ),
+    Entry(
+        "doctor",
+        "refold_tools.cli.doctor:doctor",
+        "Look over log, owners, clock, commands and runs.",
+    ),
+    Entry("namespace", "refold_tools.cli.keeping:namespace", "Make or show a namespace of a log."),
+    Entry(
+        "schemas", "refold_tools.cli.keeping:schemas", "List or show the schemas of the records."
+    ),
+    Entry(
+        "bench",
+        "refold_tools.bench:bench",
+        "Measure against the budgets and the peers.",
+        needs="refold_tools.bench",
+    ),
+)
+
+
+def available() -> tuple[Entry, ...]:
+    """The commands that work here."""
+    return tuple(entry for entry in COMMANDS if entry.needs is None or _is_there(entry.needs))
+
+
+def _is_there(module: str) -> bool:
+    try:
+        spec = find_spec(module)
+    except ImportError:
+        return False
+    return spec is not None and spec.origin is not None  # a bare folder is no module
