@@ -1,0 +1,95 @@
+# What a developer types. `make demo` and `make test` need Python 3.11 or newer and nothing else:
+# each makes .venv and fills it from its hash-locked requirements first.
+
+VENV   ?= .venv
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+JOBS   ?= 2
+PYTEST_ARGS ?=
+
+BIN  := $(VENV)/bin
+PIP  := $(BIN)/python -m pip --disable-pip-version-check --quiet
+ROOT := services schemas projections tools
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test test-all lint format types imports pytest model mutants bench lock hooks clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+
+# ---- set-up: once for each lock, then instant
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "refold needs Python 3.11 or newer, none is on PATH. Next: install one, or make PYTHON=/path/to/python3" >&2; exit 2; }
+	@echo "making $(VENV) with $(PYTHON)" >&2
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "$(PYTHON) -m venv failed. Kept: nothing was made. Next: install its venv module (Debian and Ubuntu: apt install python3-venv)" >&2; exit 2; }
+
+$(VENV)/.demo: requirements-demo.lock pyproject.toml | $(BIN)/python
+	@echo "installing what the demo needs, from requirements-demo.lock" >&2
+	@$(PIP) install --require-hashes -r requirements-demo.lock
+	@$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.dev: requirements-dev.lock pyproject.toml | $(BIN)/python
+	@echo "installing what the tests need, from requirements-dev.lock" >&2
+	@$(PIP) install --require-hashes -r requirements-dev.lock
+	@$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@ $(VENV)/.demo # everything of the demo's lock is in this one, in the same versions
+
+setup: $(VENV)/.dev ## make .venv and install the locked development tools
+
+# ---- see it
+
+demo: $(VENV)/.demo ## an agent loses its process twice and finishes with one refund
+	@$(BIN)/refold demo $(DEMO)
+
+# ---- the gates
+
+test: lint pytest ## everything that must hold before a change lands (at most 6 minutes on two slow cores)
+
+lint: $(VENV)/.dev format types imports ## ruff, mypy --strict, import-linter
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy --strict
+
+imports: $(VENV)/.dev
+	$(BIN)/lint-imports
+
+pytest: $(VENV)/.dev
+	$(BIN)/python tests/model/check.py quick
+	$(BIN)/pytest -n $(JOBS) --dist worksteal --cov --cov-report=term:skip-covered --cov-report= $(PYTEST_ARGS)
+
+test-all: lint ## the long forms: every seed, every mutant, the whole model
+	$(BIN)/python tests/model/check.py all
+	REFOLD_SEEDS=$${REFOLD_SEEDS:-2000} $(BIN)/pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
+	$(MAKE) mutants
+
+model: $(VENV)/.dev ## explore the protocol exhaustively, its mutations included
+	$(BIN)/python tests/model/check.py all
+
+mutants: $(VENV)/.dev ## break the engine on purpose: each break must be caught by its tests
+	$(BIN)/python tests/mutants/run.py
+
+bench: $(VENV)/.dev ## measure refold on this machine (REFOLD_PEERS names the peers' scripts)
+	$(BIN)/refold bench $(BENCH)
+
+# ---- the house
+
+lock: $(VENV)/.dev ## write both lock files again from pyproject.toml (needs uv)
+	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+		--extra dev --group build --quiet --upgrade -o requirements-dev.lock
+	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+		--extra demo --group build --quiet -c requirements-dev.lock -o requirements-demo.lock
+
+hooks: $(VENV)/.dev ## let git run ruff, mypy and import-linter before each commit (needs pre-commit)
+	pre-commit install
+
+clean: ## remove what was built, cached or logged here, and .venv
+	rm -rf $(VENV) .refold build dist htmlcov .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache \
+		.hypothesis .import_linter_cache
+	find $(ROOT) tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
