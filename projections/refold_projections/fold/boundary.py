@@ -10,7 +10,7 @@ EFFECTLESS = frozenset({"sleep"})
 
 @dataclass(frozen=True, slots=True)
 class DoneStep:
-    """A step whose outcome is recorded. `attempt` is the one that did it, `at_ms` when it was recorded."""
+    """A step whose outcome is recorded, at `at_ms`; `attempt` is the one that did it."""
 
     slot: str
     step: str
@@ -20,7 +20,7 @@ class DoneStep:
 
 @dataclass(frozen=True, slots=True)
 class OpenStep:
-    """A step under way or in doubt since `since_ms`; `reason` says what is known, `needs` who acts."""
+    """A step under way or in doubt since `since_ms`; `reason` says what is known."""
 
     slot: str
     step: str
@@ -99,7 +99,9 @@ def boundary(state: RunState, claim_id: bytes) -> Boundary:
                     slot.step,
                     slot.tried,
                     at_ms,
-                    f"{error.type}: {error.message}" if error else "absent for good"
+                    f"{error.type}: {error.message}"
+                    if error
+                    else "absent for good"
                     if outcome
                     else "will be tried again",
                 )
@@ -179,7 +181,10 @@ def _status(
         return kind, detail if kind == "diverged" else f"{reason}: {detail}", "code", wakes
     if in_doubt:
         first = escalated[0] if escalated else in_doubt[0]
-        why = first.reason or f"{first.slot}: the process that ran it ended before its outcome was recorded"
+        why = (
+            first.reason
+            or f"{first.slot}: the process that ran it ended before its outcome was recorded"
+        )
         busy = under_way or len(escalated) < len(in_doubt)
         return "in_doubt", why, "person" if escalated and not busy else None, wakes
     if under_way or not timers:

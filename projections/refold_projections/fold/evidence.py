@@ -14,7 +14,7 @@ def _excluded(attempt: Attempt) -> bool:
 
 
 def conflicts(slot: Slot) -> tuple[int, ...]:
-    """Numbers of the attempts whose evidence contradicts their settlement, and is not written yet."""
+    """Attempts whose evidence contradicts their settlement, where nobody has written it down."""
     told = [a for a in slot.attempts if a.status in NEGATIVE and "completed" in a.evidence]
     done = [a for a in slot.attempts if a.status == DONE]
     if done and all(_excluded(a) for a in slot.attempts):

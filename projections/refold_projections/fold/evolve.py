@@ -1,4 +1,4 @@
-"""The fold: one small applier for each event, total, and at a constant cost whatever the history."""
+"""The fold: one small applier for each event, total, at a constant cost whatever the history."""
 
 from collections.abc import Callable
 from typing import Any
@@ -52,10 +52,8 @@ from refold_schemas.events import (
 OUTCOME_OF_EVIDENCE = {"completed": DONE, "failed": FAILED, "never_started": NEVER_STARTED}
 
 
-def evolve(
-    state: RunState | None, run_id: str, event: RunEvent, stamp: Stamp
-) -> RunState | None:
-    """The state after `event`. None while the run does not exist; an event of no run changes nothing.
+def evolve(state: RunState | None, run_id: str, event: RunEvent, stamp: Stamp) -> RunState | None:
+    """The state after `event`; None while the run does not exist.
 
     Total: the fold believes the log and refuses nothing (refusing is the work of `decide`).
     """
@@ -67,9 +65,7 @@ def evolve(
         applier = _APPLIERS.get(type(event))
         if applier is not None:  # a record of another kind under a run's key says nothing of it
             state = applier(state, event, stamp)
-    return RunState(
-        *state[:-3], state.event_count + 1, state.byte_count + stamp.size, stamp.at_ms
-    )
+    return RunState(*state[:-3], state.event_count + 1, state.byte_count + stamp.size, stamp.at_ms)
 
 
 def _born(run_id: str, event: RunStarted, stamp: Stamp) -> RunState:
@@ -202,16 +198,10 @@ def _completed(state: RunState, event: StepCompleted, stamp: Stamp) -> RunState:
             outcome=outcome,
         )
         (*cold, slots, open_slots, born, order, _, count, size, changed) = state
-        return RunState(
-            *cold,
-            slots.set(event.slot, slot),
-            open_slots,
-            born + 1,
-            order + 1,
-            stamp.unclean_total,
-            count,
-            size,
-            changed,
+        slots = slots.set(event.slot, slot)
+        mark = stamp.unclean_total
+        return RunState._make(
+            (*cold, slots, open_slots, born + 1, order + 1, mark, count, size, changed)
         )
     if slot is None:
         return state
@@ -239,9 +229,7 @@ def _failed(state: RunState, event: StepFailed, stamp: Stamp) -> RunState:
     slot = slot._replace(failures=slot.failures + 1, fresh_key=slot.fresh_key or event.fresh_key)
     if event.final and not slot.unsettled:
         outcome = Outcome("failed", state.order_next, stamp.at_ms, error=event.error)
-        return _with_outcome(
-            state, slot, outcome, born_next=born, unclean_mark=stamp.unclean_total
-        )
+        return _with_outcome(state, slot, outcome, born_next=born, unclean_mark=stamp.unclean_total)
     return _put(state, slot, born_next=born, unclean_mark=stamp.unclean_total)
 
 
@@ -326,8 +314,7 @@ def _conflict(state: RunState, event: EvidenceConflict, stamp: Stamp) -> RunStat
             stray=frozenset(s for s in state.stray if s[:2] != (event.slot, event.attempt)),
         )
     attempts = tuple(
-        a._replace(conflict_written=True) if a.number == event.attempt else a
-        for a in slot.attempts
+        a._replace(conflict_written=True) if a.number == event.attempt else a for a in slot.attempts
     )
     stray = state.stray
     if stray:

@@ -1,4 +1,4 @@
-"""The fold of one partition: claim rule, runs and what a claim needs to know; every reader uses it."""
+"""The fold of one partition: claim rule, runs, what a claim needs to know. Every reader uses it."""
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
@@ -63,7 +63,7 @@ class Facts(NamedTuple):
 
 
 class Applied(NamedTuple):
-    """What one record was to the fold. `event` is None where its body was not read or not readable."""
+    """What one record was to the fold. `event` is None where its body was not read."""
 
     verdict: Verdict
     run_id: str | None

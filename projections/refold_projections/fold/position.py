@@ -31,7 +31,7 @@ class Verdict(IntEnum):
 
 
 class Position(NamedTuple):
-    """How far a reader is, with all that the claim rule needs to go on. Stored and restored whole."""
+    """How far a reader is, with all that the claim rule needs. Stored and restored whole."""
 
     offset_next: int = 0
     claim_epoch: int = 0

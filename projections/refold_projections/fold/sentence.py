@@ -1,20 +1,20 @@
 """The operator's sentence: a pure function of boundary, time zone and today's date."""
 
-from datetime import date, datetime, timezone, tzinfo
+from datetime import UTC, date, datetime, tzinfo
 
 from refold_projections.fold.boundary import Boundary
 
-_WORDS = (
-    "no one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
-    "sixteen seventeen eighteen nineteen twenty"
-).split()
+_WORDS = tuple(
+    "no one two three four five six seven eight nine ten eleven twelve thirteen fourteen "  # noqa: SIM905
+    "fifteen sixteen seventeen eighteen nineteen twenty".split()
+)
 
 
 def count_words(number: int, noun: str) -> str:
     """A count as people write it.
 
-    >>> count_words(6, "step"), count_words(1, "step"), count_words(0, "step"), count_words(41, "step")
-    ('six steps', 'one step', 'no steps', '41 steps')
+    >>> [count_words(number, "step") for number in (6, 1, 0, 41)]
+    ['six steps', 'one step', 'no steps', '41 steps']
     """
     word = _WORDS[number] if number < len(_WORDS) else f"{number:,}"
     return f"{word} {noun}{'' if number == 1 else 's'}"
@@ -22,7 +22,7 @@ def count_words(number: int, noun: str) -> str:
 
 def moment(at_ms: int, zone: tzinfo, today: date) -> str:
     """A time of day today, else with its date: `14:07`, `2026-08-08 14:07`."""
-    at = datetime.fromtimestamp(at_ms / 1000, timezone.utc).astimezone(zone)
+    at = datetime.fromtimestamp(at_ms / 1000, UTC).astimezone(zone)
     return f"{at:%H:%M}" if at.date() == today else f"{at:%Y-%m-%d %H:%M}"
 
 

@@ -4,6 +4,7 @@ import hashlib
 
 import immutables
 
+from refold_projections.fold.evidence import conflicts
 from refold_projections.fold.partition import Mark
 from refold_projections.fold.state import (
     UNSETTLED,
@@ -17,7 +18,6 @@ from refold_projections.fold.state import (
     Slot,
     Timer,
 )
-from refold_projections.fold.evidence import conflicts
 from refold_schemas.snapshots import (
     AttemptKept,
     CursorKept,
@@ -73,9 +73,7 @@ def from_snapshot(snapshot: RunSnapshot) -> tuple[RunState, Mark]:
     if snapshot.cancel_by is not None:
         cancel = Cancel(snapshot.cancel_by, snapshot.cancel_why or "")
     if snapshot.parked is not None:
-        parked = Parked(
-            snapshot.parked, snapshot.parked_reason or "", snapshot.parked_detail or ""
-        )
+        parked = Parked(snapshot.parked, snapshot.parked_reason or "", snapshot.parked_detail or "")
     if snapshot.ended is not None:
         ended = Ended(snapshot.ended, snapshot.ended_ms or 0, snapshot.result, snapshot.error)
     state = RunState(
@@ -160,9 +158,7 @@ def _attempt(kept: AttemptKept) -> Attempt:
 
 
 def _outcome(kept: OutcomeKept) -> Outcome:
-    return Outcome(
-        kept.kind, kept.order, kept.at_ms, kept.value, kept.error, kept.unrecordable
-    )
+    return Outcome(kept.kind, kept.order, kept.at_ms, kept.value, kept.error, kept.unrecordable)
 
 
 def _timer(kept: TimerKept) -> Timer:
@@ -170,9 +166,7 @@ def _timer(kept: TimerKept) -> Timer:
 
 
 def _cursor(kept: CursorKept) -> Cursor:
-    return Cursor(
-        kept.slot, kept.born, kept.cursor, kept.total, kept.order, kept.at_ms, kept.state
-    )
+    return Cursor(kept.slot, kept.born, kept.cursor, kept.total, kept.order, kept.at_ms, kept.state)
 
 
 def state_hash(state: RunState) -> str:

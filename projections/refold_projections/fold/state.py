@@ -1,4 +1,4 @@
-"""The state of one run as its events make it: immutable values, so an older state costs nothing to keep.
+"""The state of one run as its events make it: immutable, so an older state is free to keep.
 
 Named tuples and not dataclasses: a step makes three of them, and they are four times as fast.
 """
@@ -34,7 +34,7 @@ class Stamp(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """One execution of a slot. Named by its intent's `(claim_id, n)`; `evidence` is what was reported."""
+    """One execution of a slot, named by its intent's `(claim_id, n)`; `evidence`: reports."""
 
     number: int
     claim_id: bytes
@@ -67,7 +67,7 @@ class Outcome(NamedTuple):
 class Slot(NamedTuple):
     """A step's place in its run. `born` is its place among the run's slots, timers and loops.
 
-    `step` is the step's name, `sleep` for `ctx.sleep`. `policy` is empty where no intent is written.
+    `step` is the step's name, `sleep` for `ctx.sleep`. `policy` is empty without an intent.
     `key_since_ms` is when the current generation of the key was first intended.
     """
 

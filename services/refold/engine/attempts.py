@@ -61,7 +61,13 @@ class Attempts:
     # ---- with an intent
 
     def intend(
-        self, run_id: str, slot: str, ask: StepAsked | ChunkAsked, *, fresh: bool = False, settled: Any = ()
+        self,
+        run_id: str,
+        slot: str,
+        ask: StepAsked | ChunkAsked,
+        *,
+        fresh: bool = False,
+        settled: Any = (),
     ) -> None:
         """Write the intent of the next attempt, after `settled` in the same decision; then act.
 
@@ -91,9 +97,7 @@ class Attempts:
             key = kept.effect_key
             if fresh:
                 key = self._key(run_id, state.era, slot, generation, kept.step, sent)
-        intent = decide.intend(
-            slot, attempt, generation, terms, ask.fingerprint, key, arguments
-        )
+        intent = decide.intend(slot, attempt, generation, terms, ask.fingerprint, key, arguments)
         call = Call(
             run_id=run_id,
             slot=slot,
@@ -143,7 +147,7 @@ class Attempts:
             self.owner.soon(self.owner.settling.look_at, call.run_id, call.slot)
 
     def _intent_ended(self, call: Call, kind: str, value: Any) -> None:
-        """The call of an intent has ended: record what it says, or report it if it comes too late."""
+        """The call of an intent has ended: record what it says, or report it if it is too late."""
         owner = self.owner
         self._remove(call)
         if not owner.ended:
@@ -184,7 +188,7 @@ class Attempts:
 
     @staticmethod
     def _certainly_not_done(definition: StepDef, error: BaseException) -> bool:
-        """Only these say that the far system did *not* act; anything else leaves the attempt in doubt."""
+        """Whether this says that the far system did *not* act; anything else is doubt."""
         if definition.policy is Policy.RE_EXECUTABLE:
             return True
         return isinstance(error, (NotDone, CallRefused, *definition.not_done))
@@ -219,7 +223,7 @@ class Attempts:
             owner.settling.look_at(run_id, slot)
 
     def _report(self, call: Call, kind: str, value: Any) -> None:
-        """What is learnt after the claim or the slot has moved on is evidence, outside the claim rule."""
+        """What is learnt after claim or slot have moved on is evidence, outside the claim rule."""
         if call.n == NO_INTENT or call.reported:
             return
         if kind == "returned":
@@ -249,6 +253,7 @@ class Attempts:
             "timeout_ms": ask.definition.timeout_ms,
             "clock": owner.clock,
         }
+
         def ended(call: Call, kind: str, value: Any) -> None:
             known = self.calls.get((call.run_id, call.slot, call.attempt)) is call
             self._record_bare(call, kind, value, ask, known=known)
@@ -305,9 +310,7 @@ class Attempts:
         if kind == "returned":
             result, unrecordable = storable(value, owner.settings.value_bytes_max)
             model = read_model_use(value) if call.definition.is_model else None
-            event = decide.completed(
-                call.slot, call.attempt, result, unrecordable, model, bare
-            )
+            event = decide.completed(call.slot, call.attempt, result, unrecordable, model, bare)
             owner.books.commit(run_id, (event,), then=then)
             owner.driver.outcome_recorded(run_id, call.slot)
             return
@@ -376,7 +379,7 @@ class Attempts:
 
 
 def decode_arguments(arguments: tuple[Argument, ...]) -> dict[str, object]:
-    """The recorded arguments as they are sent: never the live objects, which run code may change."""
+    """The recorded arguments as they are sent: never the live objects, which may change."""
     return {a.name: decode_value(a.value) for a in arguments}
 
 

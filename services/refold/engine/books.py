@@ -123,7 +123,12 @@ class Books:
         if run_id is None:
             tail.put(
                 Decision(
-                    entries, size, n - 1, at_ms, self.command_next, lambda _: then() if then else None
+                    entries,
+                    size,
+                    n - 1,
+                    at_ms,
+                    self.command_next,
+                    lambda _: then() if then else None,
                 )
             )
             return
@@ -167,7 +172,7 @@ class Books:
             self.dirty[run_id] = None
 
     def report(self, record: Record) -> str | None:
-        """Fold an AttemptReported that stands in the log; the run_id it is about, if it is known."""
+        """Fold an AttemptReported that stands in the log; returns the run_id if it is known."""
         if record.key is None or record.header is None:
             return None
         run_id = record.key.decode("utf-8", "replace")

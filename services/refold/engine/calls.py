@@ -6,7 +6,7 @@ import inspect
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from refold.app.definitions import StepDef
@@ -119,13 +119,13 @@ class Call:
             attempt=self.attempt,
             run_id=self.run_id,
             slot=self.slot,
-            deadline=datetime.fromtimestamp(self.deadline_wall_ms / 1000, timezone.utc),
+            deadline=datetime.fromtimestamp(self.deadline_wall_ms / 1000, UTC),
             remaining_s=lambda: (self.deadline_boot_ms - self.clock.boot_ms()) / 1000,
             barred=lambda: self.cancelled,
         )
 
     def start(self, loop: asyncio.AbstractEventLoop, threads: Executor | None) -> None:
-        """Look, then act. The intent must be acknowledged under rule 4 of the design before this."""
+        """Look, then act. The intent must be acknowledged under rule 4 before this."""
         self.loop = loop
         if not self.in_thread:
             if not self.look():
@@ -194,7 +194,11 @@ class ChunkCall(Call):
     __slots__ = ("concurrency", "items", "threads")
 
     def __init__(
-        self, items: list[dict[str, object]], concurrency: int, threads: Executor | None, **call: Any
+        self,
+        items: list[dict[str, object]],
+        concurrency: int,
+        threads: Executor | None,
+        **call: Any,
     ) -> None:
         super().__init__(**call)
         self.items, self.concurrency, self.threads = items, concurrency, threads

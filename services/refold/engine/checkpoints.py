@@ -1,12 +1,20 @@
-"""Checkpoints and run snapshots: written from durable state only, verified against the log when read.
+"""Checkpoints and run snapshots: written from durable state only, verified when read.
 
-Source: design, section 3.3. What cannot be used is left aside, and the fold starts at the beginning.
+Source: design, section 3.3. What cannot be used is left aside; the fold does without it.
 """
 
 from collections.abc import AsyncIterator, Iterable
 
 from refold.log.port import Entry, Log, Record, Topic
-from refold_projections.fold import Facts, Mark, PartitionFold, Position, RunState, from_snapshot, to_snapshot
+from refold_projections.fold import (
+    Facts,
+    Mark,
+    PartitionFold,
+    Position,
+    RunState,
+    from_snapshot,
+    to_snapshot,
+)
 from refold_schemas.codec import Codec, RecordHeader
 from refold_schemas.errors import HeaderUnreadable, UndecodableRecord
 from refold_schemas.snapshots import Checkpoint, RunSnapshot
@@ -63,7 +71,7 @@ def snapshot_batches(
 
 
 async def load(log: Log, partition: int, codec: Codec) -> PartitionFold:
-    """A fold up to the best usable checkpoint: empty where there is none. Verified against the log."""
+    """A fold up to the best checkpoint that the log confirms; empty where there is none."""
     checkpoints: list[Checkpoint] = []
     newest: dict[str, RunSnapshot] = {}
     async for record in _all(log, partition):

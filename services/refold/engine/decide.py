@@ -42,7 +42,7 @@ Events = tuple[RunEvent, ...]
 
 
 class Offer(NamedTuple):
-    """What this worker's code says of a run function. `problem`: why its input does not validate."""
+    """What this worker's code says of a run function. `problem`: why its input is refused."""
 
     version: str
     plan: tuple[str, ...] | None
@@ -133,9 +133,7 @@ def resolve_step(
     unsettled = slot.unsettled if slot is not None and slot.outcome is None else ()
     if slot is None or not unsettled or under_way:
         known = "no such slot" if slot is None else _slot_words(slot, under_way)
-        return rejected(
-            command, offset, "not_in_doubt", f"{command.slot} is not in doubt: {known}"
-        )
+        return rejected(command, offset, "not_in_doubt", f"{command.slot} is not in doubt: {known}")
     if command.happened:
         return (
             StepResolved(
@@ -294,7 +292,7 @@ def failed(
     at_ms: int,
     generation: int,
 ) -> Events:
-    """An observed failure, and the back-off before the next attempt (`wait_ms` None: it is final)."""
+    """An observed failure, and the back-off before the next attempt (`wait_ms` None: final)."""
     step, fingerprint, arguments = (None, None, None) if bare is None else bare
     event = StepFailed(
         slot, attempt, error, wait_ms is None, fresh_key, step, fingerprint, arguments
@@ -334,13 +332,11 @@ def resolved(
     final: bool = False,
 ) -> StepResolved:
     """An attempt in doubt was settled by evidence."""
-    return StepResolved(
-        slot, attempt, verdict, evidence, result, error, final, None, None, None
-    )
+    return StepResolved(slot, attempt, verdict, evidence, result, error, final, None, None, None)
 
 
 def conflicts_found(state: RunState) -> Events:
-    """EvidenceConflict for each contradiction that the fold has seen and nobody has written down."""
+    """EvidenceConflict for each contradiction that the fold knows and nobody has written."""
     events: list[RunEvent] = []
     for name, number in sorted(state.red):
         attempt = next(a for a in state.slots[name].attempts if a.number == number)

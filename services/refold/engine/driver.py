@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from refold.app.definitions import StepDef
 from refold.engine import decide
@@ -22,6 +22,7 @@ from refold.engine.session import (
     Unsettled,
 )
 from refold_projections.fold import RunState
+from refold_schemas.errors import ValueRefused
 from refold_schemas.events import (
     CursorAdvanced,
     RunBlocked,
@@ -31,7 +32,6 @@ from refold_schemas.events import (
     RunFailed,
     RunResumed,
 )
-from refold_schemas.errors import ValueRefused
 from refold_schemas.values import Policy, encode_error, encode_value
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Driver:
         self._alone = None
 
     def progressed(self, run_id: str) -> None:
-        """An outcome of the run is durable (or it waits): in suspicion mode the next one may start."""
+        """An outcome of the run is durable, or it waits: if runs start alone, the next one may."""
         if run_id == self._alone:
             self._next_alone()
 
@@ -158,7 +158,9 @@ class Driver:
             asks = session.start()
         diverged = next((a for a in asks if isinstance(a, Diverged)), None)
         if state.parked is not None and diverged is None:
-            owner.books.commit(run_id, (RunResumed(None, "the code matches the record", None, False, None),))
+            owner.books.commit(
+                run_id, (RunResumed(None, "the code matches the record", None, False, None),)
+            )
         self.process(actor, asks)
 
     def actor(self, run_id: str) -> Actor:
@@ -250,9 +252,7 @@ class Driver:
         if parked is None or (parked.kind, parked.detail) != ("diverged", ask.detail):
             definition = self.owner.app.runs.get(state.run)
             version = definition.version if definition is not None else ""
-            self.owner.books.commit(
-                actor.run_id, (RunDiverged(ask.slot, ask.detail, version),)
-            )
+            self.owner.books.commit(actor.run_id, (RunDiverged(ask.slot, ask.detail, version),))
             self.owner.tell("diverged", actor.run_id, ask.detail)
         self.drop(actor.run_id)
 
@@ -422,7 +422,9 @@ class Driver:
         now_ms = owner.clock.boot_ms()
         for run_id, actor in list(self.actors.items()):
             state = owner.books.states[run_id]
-            busy = owner.attempts.busy(run_id) or actor.lookups or not owner.books.is_durable(run_id)
+            busy = (
+                owner.attempts.busy(run_id) or actor.lookups or not owner.books.is_durable(run_id)
+            )
             if busy or not _session_waits(actor, state):
                 actor.idle_since_ms = None
                 continue

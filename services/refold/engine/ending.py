@@ -18,9 +18,7 @@ class ClaimFenced(ClaimEnded):
 
     code: ClassVar[str] = "R011"
 
-    def __init__(
-        self, partition: int, claim_id: bytes, claim_id_newer: bytes, offset: int
-    ) -> None:
+    def __init__(self, partition: int, claim_id: bytes, claim_id_newer: bytes, offset: int) -> None:
         self.partition, self.claim_id, self.claim_id_newer = partition, claim_id, claim_id_newer
         self.offset = offset
         super().__init__(
@@ -32,7 +30,7 @@ class ClaimFenced(ClaimEnded):
 
 
 class ClaimUnknown(ClaimEnded):
-    """An append ended without a word on whether it is stored: the claim ends, a new one is the barrier."""
+    """An append may or may not be stored: the claim ends, a new one is the barrier."""
 
     code: ClassVar[str] = "R012"
 

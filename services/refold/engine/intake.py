@@ -52,7 +52,7 @@ class Intake:
                 self.take(record)
 
     def take(self, record: Record) -> None:
-        """Decide one command and queue the decision; its last event carries the command position."""
+        """Decide one command and queue it; the last event carries the command position."""
         owner = self.owner
         self.taken += 1
         run_id: str | None = None
@@ -93,7 +93,9 @@ class Intake:
         if isinstance(command, StartRun):
             size = len(command.input.body or b"")
             if size > owner.settings.value_bytes_max:
-                detail = f"its input has {size:,} bytes, {owner.settings.value_bytes_max:,} are allowed"
+                detail = (
+                    f"its input has {size:,} bytes, {owner.settings.value_bytes_max:,} are allowed"
+                )
                 return decide.rejected(command, offset, "too_large", detail)
             return decide.start_run(state, command, self._offer(command), owner.entropy(32), offset)
         if isinstance(command, CancelRun):
@@ -117,7 +119,7 @@ class Intake:
         )
 
     def _typed(self, command: ResolveStep, step: str) -> ResolveStep:
-        """The person's result as the step would have returned it, so that run code gets its type."""
+        """The person's result as the step would have returned it: run code gets its type."""
         definition = self.owner.app.steps.get(step)
         value = command.result if command.result is not None else encode_value(None)
         if definition is not None:

@@ -8,8 +8,9 @@ from refold_schemas.values import ModelUse
 def read_model_use(answer: object) -> ModelUse | None:
     """What an assistant message says of itself, in the shapes that providers use.
 
-    >>> read_model_use({"model": "m-1", "stop_reason": "end", "usage": {"input_tokens": 3}})
-    ModelUse(snapshot='m-1', stop_reason='end', input_tokens=3, output_tokens=None, price_usd_micros=None)
+    >>> use = read_model_use({"model": "m-1", "stop_reason": "end", "usage": {"input_tokens": 3}})
+    >>> use.snapshot, use.stop_reason, use.input_tokens, use.output_tokens
+    ('m-1', 'end', 3, None)
     >>> read_model_use("just words") is None
     True
     """

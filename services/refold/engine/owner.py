@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -40,7 +40,7 @@ from refold_projections.fold import (
 )
 from refold_schemas.codec import KIND_CLAIM, Codec, RecordHeader
 from refold_schemas.errors import RefoldError
-from refold_schemas.events import PartitionClaimed, PartitionReleased, TimerFired, TimerScheduled
+from refold_schemas.events import PartitionClaimed, PartitionReleased, TimerFired
 
 READ_BYTES = 4 << 20
 HOUSEKEEPING_S = 0.25
@@ -178,7 +178,9 @@ class PartitionOwner:
             if not records:
                 if until is None:
                     return  # holes at the end
-                raise ClaimUnknown(self.partition, "the claim is not found where it was acknowledged")
+                raise ClaimUnknown(
+                    self.partition, "the claim is not found where it was acknowledged"
+                )
             await asyncio.sleep(0)
 
     def _check_facts(self, fold: PartitionFold) -> None:
@@ -278,7 +280,7 @@ class PartitionOwner:
         self.draining = True
         self.timers.close()
         deadline = self.clock.boot_ms() + self.settings.drain_ms
-        while self.attempts.calls and not self.ended and self.clock.boot_ms() < deadline:
+        while self.attempts.calls and not self.ended and self.clock.boot_ms() < deadline:  # noqa: ASYNC110 - calls end in many places
             await asyncio.sleep(0.01)
         self.driver.drop_all()
         if self.ended:
@@ -291,7 +293,7 @@ class PartitionOwner:
         self.tail.end(ClaimReleased(self.partition, "the worker stops"))
 
     def _claim_over(self, why: ClaimEnded) -> None:
-        """Rule 5 and 7: run code stops, calls in flight go on to their deadline and are reported."""
+        """Rules 5 and 7: run code stops, calls in flight go on to their deadline and report."""
         if self.ended:
             return
         self.ended, self.why = True, why
@@ -324,7 +326,7 @@ class PartitionOwner:
                 await self.checkpoint()
 
     async def checkpoint(self) -> None:
-        """Snapshot every run that changed, then the position. A failure costs a longer fold only."""
+        """Snapshot every run that changed, then the position. Failing costs a longer fold only."""
         position = self.tail.position
         facts = self.books.facts._replace(
             process=self.process,
@@ -354,7 +356,7 @@ class PartitionOwner:
 
     async def room(self) -> None:
         """Wait while more is queued than the log keeps up with: every queue has a limit."""
-        while self.tail.queued_bytes > self.settings.queue_bytes_max and not self.ended:
+        while self.tail.queued_bytes > self.settings.queue_bytes_max and not self.ended:  # noqa: ASYNC110 - rare
             await asyncio.sleep(0.005)
 
     # ---- what happens
@@ -401,7 +403,7 @@ class PartitionOwner:
         if state is None or self.ended or not (state.red or state.stray):
             return
         events = conflicts_found(state)
-        slots = ", ".join(sorted({e.slot for e in events if hasattr(e, "slot")}))
+        slots = ", ".join(sorted({name for name, _ in state.red} | {s[0] for s in state.stray}))
         self.books.commit(
             run_id,
             events,
@@ -413,7 +415,7 @@ class PartitionOwner:
         self.warn(
             "R020",
             call.run_id,
-            f"{call.slot}: its thread runs on behind its deadline; absent is not believed meanwhile",
+            f"{call.slot}: its thread runs on behind its deadline; no 'absent' is believed meanwhile",
         )
         self._on_overdue(call)
 
@@ -442,7 +444,7 @@ class PartitionOwner:
 
     def sentence_of(self, state: RunState) -> str:
         """The operator's sentence for a state of this owner."""
-        today = datetime.fromtimestamp(self.clock.wall_ms() / 1000, timezone.utc)
+        today = datetime.fromtimestamp(self.clock.wall_ms() / 1000, UTC)
         found = boundary(state, self.books.claim_id)
         return sentence(found, self.zone, today.astimezone(self.zone).date())
 

@@ -131,7 +131,7 @@ def _repeat_wait(slot: Slot, unsettled: tuple[Attempt, ...], facts: Facts) -> in
     own = [a for a in unsettled if a.claim_id == facts.claim_id]
     if not own:
         return 0
-    wait = facts.repeat_first_ms * 2 ** min(len(own) - 1, 16)
+    wait = facts.repeat_first_ms << min(len(own) - 1, 16)
     return max(0, min(wait, facts.repeat_max_ms) - facts.since_end_ms)
 
 

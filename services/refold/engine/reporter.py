@@ -30,7 +30,13 @@ class Reporter:
         self.lost = 0
 
     def report(
-        self, call: "Call", outcome: str, result: Value | None, error: ErrorInfo | None, *, partition: int | None = None
+        self,
+        call: "Call",
+        outcome: str,
+        result: Value | None,
+        error: ErrorInfo | None,
+        *,
+        partition: int | None = None,
     ) -> None:
         """Report an attempt by its intent's `(claim_id, n)`; returns at once."""
         event = AttemptReported(

@@ -13,7 +13,7 @@ class WorkerSettings:
     batch_bytes: int = 512 * 1024
     """A batch is closed at this size; one decision alone may be larger."""
     queue_bytes_max: int = 16 * 1024 * 1024
-    """Above it no command is taken and no outcome handed to run code until the log has caught up."""
+    """Above it no command is taken until the log has caught up."""
     append_timeout_ms: int = 10_000
     clock_skew_max_ms: int = 5_000
     idle_after_ms: int = 2_000

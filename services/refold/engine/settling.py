@@ -70,9 +70,7 @@ class Settling:
         elif state.cancel is not None and not slot.unsettled:
             self._close_cancelled(run_id, slot)
 
-    def _facts(
-        self, run_id: str, slot: Slot, definition: StepDef, expired: bool
-    ) -> Facts:
+    def _facts(self, run_id: str, slot: Slot, definition: StepDef, expired: bool) -> Facts:
         owner = self.owner
         boot_ms = owner.clock.boot_ms()
         running = owner.attempts.running(run_id, slot)
@@ -140,16 +138,14 @@ class Settling:
     def _settle(
         self, run_id: str, state: RunState, slot: Slot, attempt: Attempt, verdict: str
     ) -> None:
-        """A late report settles its attempt (or, re-executable in a cancelled run, absence does)."""
+        """A late report settles its attempt; in a cancelled run a re-executable one is absent."""
         event: RunEvent
         others = [a for a in slot.unsettled if a.number != attempt.number]
         final = state.cancel is not None and not others
         if verdict == "done":
             if attempt.reported_result is None:
                 reason = "a late report says it completed, but its result could not be stored"
-                event = decide.completed(
-                    slot.name, attempt.number, None, _lost(reason), None, None
-                )
+                event = decide.completed(slot.name, attempt.number, None, _lost(reason), None, None)
             else:
                 event = decide.resolved(
                     slot.name,
@@ -231,9 +227,7 @@ class Settling:
             if result is None:
                 event = decide.completed(slot.name, last.number, None, unrecordable, None, None)
             else:
-                event = decide.resolved(
-                    slot.name, last.number, "done", "lookup", result=result
-                )
+                event = decide.resolved(slot.name, last.number, "done", "lookup", result=result)
             self._record(run_id, slot.name, (event,))
         elif kind == "rejected":
             self._asked.pop((run_id, slot.name), None)
@@ -258,10 +252,8 @@ class Settling:
         else:
             self.owner.attempts.intend(run_id, slot.name, ask, settled=(event,))
 
-    def _no_answer(
-        self, run_id: str, state: RunState, slot: Slot, last: Attempt, why: str
-    ) -> None:
-        """Pending, an exception or rubbish is no answer: said in the boundary, asked again later."""
+    def _no_answer(self, run_id: str, state: RunState, slot: Slot, last: Attempt, why: str) -> None:
+        """Pending, an exception or rubbish is no answer: said in the boundary, asked again."""
         owner = self.owner
         times = self._asked[run_id, slot.name] = self._asked.get((run_id, slot.name), 0) + 1
         settings = owner.settings
@@ -314,7 +306,7 @@ class Settling:
             owner.background(self._prove(run_id, slot, definition))
 
     async def _prove(self, run_id: str, slot: Slot, definition: StepDef) -> None:
-        kind, value = await self.ask_far_system(definition, slot.effect_key)
+        kind, _ = await self.ask_far_system(definition, slot.effect_key)
         owner = self.owner
         if owner.ended:
             return

@@ -17,7 +17,7 @@ from refold_schemas.errors import HeaderUnreadable, RefoldError
 
 
 class Decision(NamedTuple):
-    """The events of one decision: never cut. `acked(offset_first)` is called once they are durable."""
+    """The events of one decision: never cut. `acked(offset_first)` is called when durable."""
 
     entries: Sequence[Entry]
     size: int
@@ -75,7 +75,7 @@ class Tail:
         await self._idle.wait()
 
     def end(self, why: ClaimEnded) -> None:
-        """The claim is over: nothing more is sent, nothing that is in flight counts as acknowledged."""
+        """The claim is over: nothing more is sent, nothing in flight counts as acknowledged."""
         if self.ended is None:
             self.ended = why
             self._queue.clear()
@@ -176,7 +176,7 @@ class Tail:
             if end < self.position.offset_next:
                 raise LogWasCut(
                     self.partition,
-                    f"the log ends at {end}, below {self.position.offset_next} which was read before",
+                    f"the log ends at {end}, below {self.position.offset_next}, which was read",
                 )
             while self.position.offset_next < end and self._flight is None:
                 await self._read_some(end)

@@ -13,7 +13,7 @@ WAIT_MAX_S = 30.0
 
 
 class Timers:
-    """Rebuilt from the fold, fed by TimerScheduled; `fire(run_id, timer_id, generation)` when due."""
+    """Rebuilt from the fold; calls `fire(run_id, timer_id, generation)` when one is due."""
 
     def __init__(
         self, clock: Clock, fire: Callable[[str, str, int], None], *, at_once: int

@@ -1,4 +1,4 @@
-"""A worker: takes the partitions that the log suggests, claims them, serves them, gives them back."""
+"""A worker: claims the partitions that the log suggests, serves them, gives them back."""
 
 import asyncio
 import os
@@ -197,7 +197,10 @@ class Worker:
         def check() -> None:
             if not call.running:
                 return
-            if any(owner.attempts.calls.get((call.run_id, call.slot, call.attempt)) is call for owner in self.owners.values()):
+            if any(
+                owner.attempts.calls.get((call.run_id, call.slot, call.attempt)) is call
+                for owner in self.owners.values()
+            ):
                 return  # its owner still has the claim and watches over it
             self._exit_hard(EXIT_OVERDUE)
 
