@@ -176,7 +176,7 @@ class Watch:
 
     def _account(self, run_id: str, run: ShadowRun, slot: ShadowSlot) -> None:
         assert self.vendor is not None
-        if not slot.policy:
+        if not slot.has_effect:
             return
         deeds = self.vendor.done(run_id, slot.name)
         late = any(d.late for d in deeds)
@@ -309,7 +309,7 @@ class PartitionWatch:
             if place and slot.name not in place:
                 return f"the boundary has {slot.name} in the wrong place: {told}"
             acted = vendor is None or vendor.done(run.run_id, slot.name)
-            if slot.name in done and slot.policy and not acted:
+            if slot.name in done and slot.has_effect and not acted:
                 return f"{slot.name} is said done, the far system never saw it"
         known = done | under_way | in_doubt | failed
         if not known <= set(run.slots):

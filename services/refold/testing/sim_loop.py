@@ -348,8 +348,11 @@ class SimLoop(asyncio.AbstractEventLoop):
         *,
         name: str | None = None,
         context: contextvars.Context | None = None,
-    ) -> "asyncio.Task[Any]":
-        """A task of this loop, held until it is done."""
+    ) -> Any:
+        """A task of this loop, held until it is done; in a dead process it never starts."""
+        if self._closed:
+            coro.close()
+            return self.create_future()
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
         self._count += 1
         number = self._count

@@ -44,6 +44,11 @@ class ShadowSlot:
     order: int | None = None
     conflicts: int = 0
 
+    @property
+    def has_effect(self) -> bool:
+        """Whether it acts on the far system (a reading step may have an intent too)."""
+        return self.policy not in ("", "re_executable")
+
     def attempt(self, number: int) -> ShadowAttempt | None:
         """The attempt of that number."""
         return next((a for a in self.attempts if a.number == number), None)
