@@ -8,6 +8,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from hypothesis import strategies as st
+
 from support.shop import Basket, Colour, Level, Line, Loose, Open, Order, Rights
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -99,7 +100,7 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, float):
         return one == other and math.copysign(1, one) == math.copysign(1, other)
     if isinstance(one, Decimal):
-        return one.as_tuple() == other.as_tuple()
+        return bool(one.as_tuple() == other.as_tuple())
     if isinstance(one, datetime):
         same_zone = getattr(one.tzinfo, "key", None) == getattr(other.tzinfo, "key", None)
         return one.isoformat() == other.isoformat() and same_zone

@@ -8,7 +8,12 @@ from refold_schemas.codec.reading import CUT, Broken, Read, ReaderCompiler
 from refold_schemas.codec.shapes import shape_of
 from refold_schemas.codec.writing import Classes, Unfit, Write, WriterCompiler
 from refold_schemas.commands import Command
-from refold_schemas.errors import SchemaMismatch, UndecodableRecord, UnknownSchemaId
+from refold_schemas.errors import (
+    SchemaMismatch,
+    UndecodableRecord,
+    UnknownSchemaId,
+    UnknownSchemaName,
+)
 from refold_schemas.events import Event
 from refold_schemas.events.upcasts import UPCASTS, Upcast
 from refold_schemas.registry import Registry
@@ -87,7 +92,10 @@ class Codec:
         name = self._names.get(cls)
         if name is None:
             raise SchemaMismatch(cls.__qualname__, "", "it is no event, command or snapshot")
-        schema_id = self._registry.id_of(name)
+        try:
+            schema_id = self._registry.id_of(name)
+        except UnknownSchemaName:
+            raise SchemaMismatch(cls.__qualname__, "", "it is no message of its own") from None
         try:
             write = WriterCompiler(self._classes).compile(
                 shape_of(self._registry.schema(schema_id))

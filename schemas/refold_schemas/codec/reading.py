@@ -17,6 +17,7 @@ from refold_schemas.codec.shapes import (
     Shape,
     Symbols,
     Union,
+    item_size_min,
     size_min,
 )
 from refold_schemas.codec.writing import INT_MAX, INT_MIN, LONG_MAX, Classes
@@ -25,8 +26,6 @@ Read = Callable[[bytes, int], tuple[Any, int]]
 """`(data, position) -> (value, position after it)`."""
 
 VARINT_BYTES_MAX = 10
-EMPTY_ITEMS_MAX = 65_536
-"""Items that take no bytes (an array of nulls) may be this many: to claim them costs nothing."""
 
 
 class Broken(Exception):
@@ -145,7 +144,7 @@ class ReaderCompiler:
             case Symbols(symbols=symbols):
                 return _symbols(symbols)
             case Array(items=items):
-                return self._array(self.compile(items), size_min(items))
+                return self._array(self.compile(items), item_size_min(items))
             case Map(values=values):
                 return _map(self.compile(values), 1 + size_min(values))
             case Union(branches=branches):
@@ -153,13 +152,13 @@ class ReaderCompiler:
             case Record():
                 return self._record(shape)
 
-    def _array(self, item: Read, item_size_min: int) -> Read:
+    def _array(self, item: Read, size_min: int) -> Read:
         finish: Callable[[list[Any]], Any] = tuple if self._classes else list
 
         def read(data: bytes, at: int) -> tuple[Any, int]:
             out: list[Any] = []
             while True:
-                count, at = _block(data, at, item_size_min, len(out))
+                count, at = _block(data, at, size_min)
                 if count == 0:
                     return finish(out), at
                 try:
@@ -261,7 +260,7 @@ def _map(reader: Read, entry_size_min: int) -> Read:
     def read(data: bytes, at: int) -> tuple[Any, int]:
         out: dict[str, Any] = {}
         while True:
-            count, at = _block(data, at, entry_size_min, len(out))
+            count, at = _block(data, at, entry_size_min)
             if count == 0:
                 return out, at
             for _ in range(count):
@@ -275,7 +274,7 @@ def _map(reader: Read, entry_size_min: int) -> Read:
     return read
 
 
-def _block(data: bytes, at: int, item_size_min: int, items_before: int) -> tuple[int, int]:
+def _block(data: bytes, at: int, size_min: int) -> tuple[int, int]:
     """Read the head of a block of items; a negative count is followed by its size in bytes."""
     if data[at] == 0:
         return 0, at + 1
@@ -286,10 +285,6 @@ def _block(data: bytes, at: int, item_size_min: int, items_before: int) -> tuple
         if count > LONG_MAX or not 0 <= size <= len(data) - at:
             raise Broken(f"a block says {size} bytes, {len(data) - at} are left")
     left = len(data) - at
-    if item_size_min and count > left // item_size_min:
+    if count > left // size_min:
         raise Broken(f"a block says {count} items, {left} bytes are left")
-    if not item_size_min and items_before + count > EMPTY_ITEMS_MAX:
-        raise Broken(
-            f"a block says {count} items that take no bytes, {EMPTY_ITEMS_MAX} are allowed"
-        )
     return count, at

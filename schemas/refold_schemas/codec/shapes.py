@@ -143,3 +143,15 @@ def size_min(shape: Shape, seen: frozenset[str] = frozenset()) -> int:
             return 1 + min(size_min(branch, seen) for branch in branches)
         case _:
             return 1
+
+
+def item_size_min(items: Shape) -> int:
+    """Return `size_min` of an array's items. Raises BadSchema where they may take no bytes.
+
+    Four bytes could claim any number of such items (nulls, empty records), so no reader could
+    bound what it allocates; nothing needs them.
+    """
+    size = size_min(items)
+    if size == 0:
+        raise BadSchema("an array of items that take no bytes")
+    return size

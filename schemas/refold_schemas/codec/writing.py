@@ -19,6 +19,7 @@ from refold_schemas.codec.shapes import (
     Shape,
     Symbols,
     Union,
+    item_size_min,
 )
 
 Write = Callable[[Any, bytearray], None]
@@ -160,6 +161,7 @@ class WriterCompiler:
             case Symbols(symbols=symbols):
                 return _symbols(symbols)
             case Array(items=items):
+                item_size_min(items)
                 return self._array(self.compile(items))
             case Map(values=values):
                 return _map(self.compile(values))
