@@ -123,6 +123,7 @@ class SqliteLog:
         self._streams: dict[tuple[Topic, int], int] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._open = False
+        self._failure = ""
         self._thread: threading.Thread | None = None
         self._queue: queue.SimpleQueue[_Work] = queue.SimpleQueue()
         self._reader: sqlite3.Connection | None = None
@@ -194,14 +195,13 @@ class SqliteLog:
         if self._poll_timer is not None:
             self._poll_timer.cancel()
             self._poll_timer = None
-        if not was_open:
-            return
         if self._reader is not None:
             # Before the writer's connection, so that the last one to close folds the WAL back in.
             self._reader.close()
             self._reader = None
-        assert self._loop is not None
-        stopped: asyncio.Future[None] = self._loop.create_future()
+        if not was_open:
+            return
+        stopped: asyncio.Future[None] = self._loop_of().create_future()
         self._queue.put(_Stop(free, stopped))
         await stopped
 
@@ -238,8 +238,7 @@ class SqliteLog:
                 next="wait for their answers before appending more",
                 stored=False,
             )
-        assert self._loop is not None
-        answer: asyncio.Future[Ack] = self._loop.create_future()
+        answer: asyncio.Future[Ack] = self._loop_of().create_future()
         self._under_way[answer] = (topic, partition)
         try:
             self._queue.put(_Append(stream, topic, partition, batch, size, answer))
@@ -315,13 +314,13 @@ class SqliteLog:
             return True
         if timeout_ms <= 0:
             return False
-        assert self._loop is not None
-        waiter: asyncio.Future[bool] = self._loop.create_future()
+        loop = self._loop_of()
+        waiter: asyncio.Future[bool] = loop.create_future()
         self._waiters[waiter] = (topic, partition, offset)
-        timer = self._loop.call_later(timeout_ms / 1000, _end_wait, waiter)
+        timer = loop.call_later(timeout_ms / 1000, _end_wait, waiter)
         if self._poll_timer is None:
             self._poll_ms = POLL_MS_MIN
-            self._poll_timer = self._loop.call_later(POLL_MS_MIN / 1000, self._poll)
+            self._poll_timer = loop.call_later(POLL_MS_MIN / 1000, self._poll)
         try:
             return await waiter
         finally:
@@ -366,10 +365,8 @@ class SqliteLog:
         await self._do(lambda connection: self._trim(connection, stream, topic, before_offset))
 
     async def _do(self, work: Callable[[sqlite3.Connection], Any]) -> Any:
-        if not self._open:
-            raise LogClosed(self.url)
-        assert self._loop is not None
-        answer: asyncio.Future[Any] = self._loop.create_future()
+        self._check_open()
+        answer: asyncio.Future[Any] = self._loop_of().create_future()
         self._under_way[answer] = None
         try:
             self._queue.put(_Job(work, answer))
@@ -377,9 +374,20 @@ class SqliteLog:
         finally:
             del self._under_way[answer]
 
-    def _stream(self, topic: Topic, partition: int) -> int:
+    def _check_open(self) -> None:
+        if self._failure:
+            raise LogUnavailable(
+                self.url, self._failure, next="report it, and start this process again"
+            )
         if not self._open:
             raise LogClosed(self.url)
+
+    def _loop_of(self) -> asyncio.AbstractEventLoop:
+        assert self._loop is not None, "there is a loop from open() on"
+        return self._loop
+
+    def _stream(self, topic: Topic, partition: int) -> int:
+        self._check_open()
         stream = self._streams.get((topic, partition))
         if stream is None:
             raise PartitionMissing(
@@ -468,8 +476,7 @@ class SqliteLog:
             return
         self._poll_ms = POLL_MS_MIN if changed else min(POLL_MS_MAX, self._poll_ms * 1.5)
         if self._waiters:
-            assert self._loop is not None
-            self._poll_timer = self._loop.call_later(self._poll_ms / 1000, self._poll)
+            self._poll_timer = self._loop_of().call_later(self._poll_ms / 1000, self._poll)
 
     def _wake(self) -> None:
         for waiter, (topic, partition, offset) in list(self._waiters.items()):
@@ -509,30 +516,26 @@ class SqliteLog:
             return
         self._tell([(opened, made, None)], wake_others=False)
         stop: _Stop | None = None
-        reason = "the writer thread has ended"
+        failure: Exception | None = None
         try:
             stop = self._serve(connection)
-        except BaseException as error:
-            reason = f"the writer thread has failed: {error!r}"
-            raise
+        except Exception as error:
+            failure = error
         finally:
             with contextlib.suppress(sqlite3.Error):
                 connection.close()
-            if stop is not None:
-                self._tell([(stop.answer, None, None)], wake_others=False)
-            else:
-                self._give_out(reason)
+        if stop is not None:
+            self._tell([(stop.answer, None, None)], wake_others=False)
+        elif failure is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended, nobody waits
+                self._loop_of().call_soon_threadsafe(self._give_out, failure)
 
-    def _give_out(self, reason: str) -> None:
+    def _give_out(self, failure: Exception) -> None:
         """Nobody is left to commit: say so to all who wait, and refuse what would come."""
-
-        def end() -> None:
-            self._open = False
-            self._end_all(reason)
-
-        assert self._loop is not None
-        with contextlib.suppress(RuntimeError):  # the loop has ended, nobody waits
-            self._loop.call_soon_threadsafe(end)
+        reason = f"the thread that writes has failed with {failure!r}"
+        self._failure, self._open = reason, False
+        self._end_all(reason)
+        self._loop_of().call_exception_handler({"message": reason, "exception": failure})
 
     def _serve(self, connection: sqlite3.Connection) -> _Stop | None:
         """Take everything that is queued, commit it, tell it; until stopped or left alone."""
@@ -561,6 +564,8 @@ class SqliteLog:
             ):
                 return None
             if self._heartbeat_in() == 0:
+                if self._loop_of().is_closed():
+                    return None  # nobody gave the log back, but nobody is there any more
                 # A heartbeat that fails is none, and the lease may run out: no more than that, as
                 # a lease only suggests. The next one is tried when it is due.
                 with contextlib.suppress(sqlite3.Error):
@@ -576,9 +581,8 @@ class SqliteLog:
 
     def _tell(self, outcomes: Sequence[_Outcome], *, wake_others: bool) -> bool:
         """Hand outcomes to the loop. False if there is no loop any more: its process part ended."""
-        assert self._loop is not None
         try:
-            self._loop.call_soon_threadsafe(self._settle, outcomes)
+            self._loop_of().call_soon_threadsafe(self._settle, outcomes)
         except RuntimeError:
             return False
         if wake_others:
@@ -597,11 +601,11 @@ class SqliteLog:
         connection = reader = None
         try:
             connection = connect(place, create=create, lock_timeout_ms=self._lock_timeout_ms)
-            made = prepare(connection, place, create=create, wait_ms=self._lock_timeout_ms)
             if self._file_size_max is not None:
                 (page_size,) = connection.execute("PRAGMA page_size").fetchone()
                 pages = max(1, self._file_size_max // page_size)
                 connection.execute(f"PRAGMA max_page_count = {pages}")
+            made = prepare(connection, place, create=create, wait_ms=self._lock_timeout_ms)
             made = self._load(connection, create=create) or made
             status = os.stat(place.path)
             self._inode = (status.st_dev, status.st_ino)

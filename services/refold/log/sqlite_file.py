@@ -146,6 +146,14 @@ def error_of(
     want of room or of a lock is undone too; one whose write or fsync fails is not known: the frame
     may be in the file and be found by the recovery after a crash.
     """
+    meaning = _meaning(error, place, waited_ms, committing)
+    meaning.__cause__ = error
+    return meaning
+
+
+def _meaning(
+    error: sqlite3.Error, place: Place, waited_ms: int, committing: bool
+) -> LogUnavailable:
     url = place.url
     code = getattr(error, "sqlite_errorcode", None)
     name = getattr(error, "sqlite_errorname", type(error).__name__)
@@ -200,7 +208,7 @@ def check_path(place: Place, *, create: bool, make_directory: bool) -> None:
                 kept="nothing was made",
                 next="make the directory, or name another file",
             ) from None
-        if not os.access(path.parent, os.W_OK | os.X_OK):
+        if not _may(path.parent, os.W_OK | os.X_OK):
             raise LogReadOnly(url, f"nothing may be written in {path.parent}") from None
         return
     except OSError as error:
@@ -209,12 +217,16 @@ def check_path(place: Place, *, create: bool, make_directory: bool) -> None:
         raise LogUnavailable(url, f"{path} is a directory", next="name a file in it")
     if not stat.S_ISREG(mode):
         raise LogUnavailable(url, f"{path} is not a regular file", next="name another file")
-    if not os.access(path, os.R_OK | os.W_OK):
+    if not _may(path, os.R_OK | os.W_OK):
         raise LogReadOnly(url, f"the file {path} may not be written")
-    if not os.access(path.parent, os.W_OK | os.X_OK):
+    if not _may(path.parent, os.W_OK | os.X_OK):
         raise LogReadOnly(url, f"nothing may be written in {path.parent}")
     # The file is not looked into here: closing a descriptor of it would drop the locks that other
     # connections of this process hold (SQLite, "How To Corrupt An SQLite Database File", 2.2).
+
+
+def _may(path: Path, mode: int) -> bool:
+    return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
 
 
 def _sync_directory(path: Path) -> None:
