@@ -23,7 +23,7 @@ CASES: Final = (
     Case(
         "start",
         "StartRun and CancelRun twice as commands, append unknown",
-        Settings(start=True, cancels=2, unknowns=1),
+        Settings(start=True, cancels=2, unknowns=1, attempts=1),
         is_quick=True,
     ),
     Case(
@@ -57,13 +57,18 @@ CASES: Final = (
     ),
     Case(
         "resolvable-all",
-        "resolvable, cancelled, crash, unknown, doubled, refusal, in doubt while alive",
-        Settings(cancels=1, crashes=1, unknowns=1, copies=1, refusals=1, doubts=True),
+        "resolvable, cancelled, crash, append unknown, refusal, in doubt while alive",
+        Settings(cancels=1, crashes=1, unknowns=1, refusals=1, doubts=True),
+    ),
+    Case(
+        "resolvable-all-copies",
+        "resolvable, cancelled, crash, a record doubled, in doubt while alive",
+        Settings(cancels=1, crashes=1, copies=1, doubts=True),
     ),
     Case(
         "resolvable-three",
         "resolvable, three claims by two workers, append unknown, crash",
-        Settings(claims=3, unknowns=1, crashes=1, cancels=1),
+        Settings(claims=3, unknowns=1, crashes=1),
     ),
     Case(
         "resolvable-hangs",
@@ -78,9 +83,14 @@ CASES: Final = (
     ),
     Case(
         "keyed-doubt",
+        "keyed, in doubt while alive",
+        Settings(policy=KEYED, doubts=True),
+        is_quick=True,
+    ),
+    Case(
+        "keyed-refusal",
         "keyed, in doubt while alive, refusal",
         Settings(policy=KEYED, doubts=True, refusals=1),
-        is_quick=True,
     ),
     Case(
         "keyed-cancel",
@@ -124,9 +134,14 @@ CASES: Final = (
         Settings(policy=ESCALATE, deduplicates=False, persons=2, cancels=1, doubts=True),
     ),
     Case(
-        "escalate-crash",
-        "escalate, not deduplicated, crash, copy, three claims",
-        Settings(policy=ESCALATE, deduplicates=False, persons=1, crashes=1, copies=1, claims=3),
+        "escalate-three",
+        "escalate, not deduplicated, a person, crash, three claims",
+        Settings(policy=ESCALATE, deduplicates=False, persons=1, crashes=1, claims=3),
+    ),
+    Case(
+        "escalate-copies",
+        "escalate, not deduplicated, a person, crash, a record doubled",
+        Settings(policy=ESCALATE, deduplicates=False, persons=1, crashes=1, copies=1),
     ),
     Case(
         "settle-short",
@@ -158,8 +173,13 @@ CASES: Final = (
     ),
     Case(
         "cut-keyed",
-        "the log is cut: keyed, cancelled",
-        Settings(policy=KEYED, cancels=1, cuts=1),
+        "the log is cut: keyed, two workers",
+        Settings(policy=KEYED, cuts=1),
+    ),
+    Case(
+        "cut-keyed-cancel",
+        "the log is cut: keyed, cancelled, one worker",
+        Settings(policy=KEYED, cancels=1, cuts=1, workers=1),
     ),
     Case(
         "cut-resolvable",

@@ -80,7 +80,7 @@ def decisions(
     world: World, worker: Worker, state: State, settings: Settings, rules: Rules
 ) -> Iterator[Decision]:
     """Everything that the owner `worker`, knowing `state`, may decide now."""
-    if rules.conflict_written:
+    if rules.conflict_written and (rules.conflict_in_ended_run or not state.ended):
         for a in conflicts(rules, state):
             if not state.attempts[a].conflict:
                 yield Decision(((CONFLICT, a),), "evidence contradicts what was settled")
@@ -133,10 +133,10 @@ def _command(world: World, state: State, rules: Rules) -> Decision:
             return Decision(((REJECTED, -1),), "CancelRun is known already", is_command=True)
         return Decision(((CANCEL_REQUESTED, -1),), "CancelRun", is_command=True)
     assert isinstance(command, Resolve)
-    return _resolve(command, state, rules)
+    return _resolve(world, command, state, rules)
 
 
-def _resolve(command: Resolve, state: State, rules: Rules) -> Decision:
+def _resolve(world: World, command: Resolve, state: State, rules: Rules) -> Decision:
     unsettled = [a for a, x in enumerate(state.attempts) if x.status in UNSETTLED]
     refused = Decision(((REJECTED, -1),), "ResolveStep is refused", is_command=True)
     if not unsettled or any(is_under_way(state, a) for a in unsettled):
@@ -144,7 +144,11 @@ def _resolve(command: Resolve, state: State, rules: Rules) -> Decision:
     last = unsettled[-1]
     if command.happened:
         return Decision(((PERSON_DONE, last),), "a person: it happened", is_command=True)
-    if rules.person_held_back and not command.waited:
+    if rules.person_held_back == "when asked" and not command.waited:
+        return refused
+    if rules.person_held_back == "when decided" and any(
+        world.clocks[a] != PAST_SETTLE for a in unsettled
+    ):
         return refused
     if rules.person_names_attempts and command.attempts_seen != _tried(state):
         return refused
@@ -191,6 +195,8 @@ def _in_doubt(
         cancelling = state.cancels and rules.cancel_starts_nothing
         if tried < settings.attempts and key_is_sure and not cancelling:
             yield Decision(((INTENDED, tried),), "again under the same key")
+            return
+        if not cancelling and key_is_sure and not rules.keyed_without_attempts_settles:
             return
         policy = RESOLVABLE if settings.lookup else ESCALATE
     if policy == RESOLVABLE:

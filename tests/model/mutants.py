@@ -172,6 +172,12 @@ MUTANTS: Final = (
         replace(_R, conflict_written=False),
         replace(_TWO, deduplicates=False, settle_short=True),
     ),
+    Mutant(
+        "a conflict is not written in an ended run",
+        "3.1 rule 7",
+        replace(_R, conflict_in_ended_run=False),
+        replace(_ASK, workers=1, claims=1, cancels=1, persons=1, person_wrong=True, doubts=True),
+    ),
     # 3.1, Commands.
     Mutant(
         "a command is not deduplicated",
@@ -284,6 +290,12 @@ MUTANTS: Final = (
         replace(_KEYED, forgets=True, doubts=True),
     ),
     Mutant(
+        "keyed with no attempt left does nothing",
+        "6, who speaks for what",
+        replace(_R, keyed_without_attempts_settles=False),
+        _KEYED,
+    ),
+    Mutant(
         "a fresh key while an attempt under the old one is in doubt",
         "2, effect key",
         replace(_R, fresh_key_after_all_excluded=False),
@@ -322,7 +334,13 @@ MUTANTS: Final = (
     Mutant(
         "did-not-happen is accepted before the wait is over",
         "6, when absent may be believed",
-        replace(_R, person_held_back=False),
+        replace(_R, person_held_back="never"),
+        replace(_ASK, persons=1),
+    ),
+    Mutant(
+        "did-not-happen is judged when it is decided, not when it was asked",
+        "6, when absent may be believed",
+        replace(_R, person_held_back="when decided"),
         replace(_ASK, persons=1),
     ),
     Mutant(

@@ -1,7 +1,7 @@
 """What must hold in every world, and when a run has settled. Each broken property is one sentence.
 
-The checks compare the log's fold with what the far system did and with the reports that were stored,
-neither of which the protocol is shown.
+The checks compare the log's fold with what the far system did and with the reports that were
+stored, neither of which the protocol is shown.
 """
 
 from model.decide import has_lookup

@@ -55,6 +55,8 @@ class Rules:
     conflict_over_all_attempts: bool = True
     # 3.1 rule 7: a conflict is written as `EvidenceConflict`.
     conflict_written: bool = True
+    # 3.1 rule 7: ... in an ended run too.
+    conflict_in_ended_run: bool = True
     # 3.1 Commands: dedupe by `command_id`.
     command_deduplicated: bool = True
     # 3.1 Commands: the last event of a decision carries `command_next`.
@@ -80,6 +82,8 @@ class Rules:
     settle_from_own_end: bool = True
     # 6: a worker whose thread outlives deadline and `lookup_for` hands over and exits.
     hung_worker_exits: bool = True
+    # 6: `keyed` with no attempt left acts as in a cancelled run.
+    keyed_without_attempts_settles: bool = True
     # 6: a rejection speaks for its own attempt, not for the slot.
     rejection_own_attempt: bool = True
     # 6: `never started` speaks for its own attempt.
@@ -98,8 +102,9 @@ class Rules:
     proof_owed_after_late_cancel: bool = True
     # 6: `escalate` is never repeated without a person.
     escalate_waits: bool = True
-    # 6: `resolve --did-not-happen` is refused until the wait is over, judged when it was asked.
-    person_held_back: bool = True
+    # 6: `resolve --did-not-happen` is refused until the wait is over, judged by the time when the person
+    # asked: "when asked". Broken: "when decided" (the command may have lain there), "never".
+    person_held_back: str = "when asked"
     # 6: ... and is about the attempts that the person saw.
     person_names_attempts: bool = True
 

@@ -491,7 +491,7 @@ class Protocol:
     def _accepted(
         self, world: World, worker: Worker, gap: tuple[int, ...], position: int
     ) -> Worker:
-        """The owner after an acknowledgement: its batch was folded when queued, the gap after it."""
+        """The owner after an acknowledgement: its batch was folded when queued, the gap now."""
         before = self.state(worker.state)
         state = self.interned.run(worker.state, worker.pending)
         calls = list(worker.calls)

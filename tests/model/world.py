@@ -28,8 +28,8 @@ CLAIMING: Final = 1
 OWNS: Final = 2
 STOPPED: Final = 3
 
-# Where a call is. READY has not looked at its deadline; SENT waits for an answer; DEAF waits for one
-# that will never come; the others have ended.
+# Where a call is. READY has not looked at its deadline; SENT waits for an answer; DEAF waits for
+# one that will never come; the others have ended.
 READY: Final = 0
 SENT: Final = 1
 DEAF: Final = 2
