@@ -188,6 +188,11 @@ class VendorCalls(ABC):
         body = {"arguments": arguments, "result": result}
         return await self.ask("POST", f"/desk/{_quoted(action)}", body, key=key)
 
+    async def desk_look(self, action: str, arguments: Any, result: Any = None) -> Json:
+        """Look something up at the desk, as recorded; nothing changes."""
+        body = {"arguments": arguments, "result": result}
+        return await self.ask("POST", f"/desk/{_quoted(action)}/look", body)
+
     async def desk_by_key(self, key: str) -> KeyAnswer:
         """What the desk has under our key."""
         return await self._by_key("/desk/by-key", key)

@@ -1,4 +1,7 @@
-"""A booking desk for recorded conversations: does any named action, under a key, with a lookup."""
+"""A booking desk for recorded conversations: does any named action, under a key, with a lookup.
+
+Looking something up at the desk changes nothing.
+"""
 
 from collections.abc import Iterable
 
@@ -19,10 +22,14 @@ class Desk(Vendor):
         """The desk's addresses."""
         yield Route(self.name, "GET", "/desk/by-key/{key}", self._keys.lookup)
         yield Route(self.name, "POST", "/desk/{action}", self._do, writes=True, keyed=True)
+        yield Route(self.name, "POST", "/desk/{action}/look", self._look)
 
     def _do(self, request: Request) -> Answer:
         kind = f"desk:{request.params['action']}"
         return self._keys.serve(request, kind, lambda: self._act(request, kind))
+
+    def _look(self, request: Request) -> Answer:
+        return Answer(200, {"result": request.body.get("result")})
 
     def _act(self, request: Request, kind: str) -> Answer:
         done = {"number": self._books.number(kind), "result": request.body.get("result")}
