@@ -287,6 +287,37 @@ class CommandAbsent(RefoldError):
         )
 
 
+class RunFunctionUnknown(RefoldError):
+    """The app has no run function of this name. `names` are those that it has."""
+
+    code: ClassVar[str] = "R523"
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, name: str, target: str, names: tuple[str, ...]) -> None:
+        self.name, self.target, self.names = name, target, names
+        has = f"it has {', '.join(sorted(names))}" if names else "it has none"
+        super().__init__(
+            f"{target} has no run function {name!r}; {has}",
+            kept="nothing was started",
+            next=f"`refold check {target}` lists what the app registers",
+        )
+
+
+class RunInterrupted(RefoldError):
+    """The command was told to stop before the run had ended."""
+
+    code: ClassVar[str] = "R524"
+    exit_code: ClassVar[int] = 3
+
+    def __init__(self, run_id: str, sentence: str) -> None:
+        self.run_id, self.sentence = run_id, sentence
+        super().__init__(
+            f"stopped by a signal before run {run_id} had ended: {sentence}",
+            kept="every recorded step of it; the partition was handed over",
+            next="repeat the command, or let a worker go on with it",
+        )
+
+
 class Unexpected(RefoldError):
     """An exception that nobody foresaw: a defect of refold, or of code that it called."""
 

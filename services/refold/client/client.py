@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
 from refold.client.history import HistoryRecord, read_history
@@ -14,7 +14,7 @@ from refold.client.outbox import Outbox
 from refold.client.states import Progress, StateReader, claim_as_seen
 from refold.client.tail import Decision, PartitionTail, RunLife
 from refold.log import URL_DEFAULT, Log, open_log, partition_for
-from refold_projections.fold import Boundary, Cancel, Ended, RunState, boundary
+from refold_projections.fold import Boundary, Cancel, Ended, PartitionFold, RunState, boundary
 from refold_schemas.codec import Codec
 from refold_schemas.commands import CancelRun, Command, ResolveStep, RetryRun, StartRun
 from refold_schemas.errors.cli import (
@@ -36,8 +36,6 @@ from refold_schemas.values import (
     decode_value_as,
     encode_value,
 )
-
-T = TypeVar("T")
 
 BY_DEFAULT = "client"
 
@@ -63,7 +61,8 @@ class BoundaryAt:
     """A boundary, the log position that it holds at, and who owns the partition there.
 
     `offset` is the next one to be read. `owner` is that of the latest claim that counts;
-    `owner_lives` is None where nobody can say.
+    `owner_lives` is None where nobody can say. `by_this_claim`: the run's last record is of that
+    claim, so its owner has looked at the run with the code that it has.
     """
 
     boundary: Boundary
@@ -73,6 +72,7 @@ class BoundaryAt:
     owner: str
     owner_lives: bool | None
     released: bool
+    by_this_claim: bool
 
 
 class Client:
@@ -250,14 +250,14 @@ class Client:
 
     async def state(self, run_id: str) -> RunState:
         """The folded state at the log's end. Raises RunUnknown."""
-        state, _ = await self._reader(self._partition(run_id)).of_run(run_id)
+        state, _ = await self._reader(self.partition_of(run_id)).of_run(run_id)
         if state is None:
             raise RunUnknown(run_id, self._log.facts.namespace)
         return state
 
     async def find(self, run_id: str) -> RunState | None:
         """The folded state at the log's end, None where there is no such run."""
-        state, _ = await self._reader(self._partition(run_id)).of_run(run_id)
+        state, _ = await self._reader(self.partition_of(run_id)).of_run(run_id)
         return state
 
     async def boundary(self, run_id: str) -> Boundary:
@@ -270,11 +270,11 @@ class Client:
 
     async def boundary_at(self, run_id: str) -> BoundaryAt:
         """The boundary with the position that it holds at. Raises RunUnknown."""
-        partition = self._partition(run_id)
+        partition = self.partition_of(run_id)
         state, fold = await self._reader(partition).of_run(run_id)
         if state is None:
             raise RunUnknown(run_id, self._log.facts.namespace)
-        owner_lives = await self._owner_lives(partition)
+        owner_lives = await self.owner_lives(partition)
         claim_id = claim_as_seen(fold, owner_lives=owner_lives)
         return BoundaryAt(
             boundary(state, claim_id),
@@ -284,6 +284,7 @@ class Client:
             fold.facts.owner,
             owner_lives,
             fold.facts.released,
+            fold.marks[run_id].claim_id == fold.claim_id,
         )
 
     async def runs(
@@ -298,7 +299,7 @@ class Client:
         found: list[RunSummary] = []
         for partition in range(self._log.facts.partition_count):
             fold = await self._reader(partition).of_all()
-            claim_id = claim_as_seen(fold, owner_lives=await self._owner_lives(partition))
+            claim_id = claim_as_seen(fold, owner_lives=await self.owner_lives(partition))
             for state in fold.runs.values():
                 if run is not None and state.run != run:
                     continue
@@ -329,11 +330,12 @@ class Client:
 
         With `claims` also the claims between them. Ends at the log's end as of the first record.
         """
-        return read_history(self._log, self._codec, self._partition(run_id), run_id, claims=claims)
+        return read_history(
+            self._log, self._codec, self.partition_of(run_id), run_id, claims=claims
+        )
 
-    # ---- inside
-
-    def _partition(self, run_id: str) -> int:
+    def partition_of(self, run_id: str) -> int:
+        """The partition in which the run lives, or would. Raises ClientClosed."""
         if not self._is_open:
             raise ClientClosed
         return partition_for(run_id, self._log.facts.partition_count)
@@ -352,13 +354,19 @@ class Client:
             )
         return reader
 
-    async def _owner_lives(self, partition: int) -> bool | None:
+    async def fold_of(self, partition: int) -> PartitionFold:
+        """The fold of all runs of one partition at the log's end; it belongs to the client."""
+        return await self._reader(partition).of_all()
+
+    async def owner_lives(self, partition: int) -> bool | None:
         """Whether the partition's owner is alive, as far as the log's leases say; None: unknown."""
         probe = getattr(self._log, "owner_lives", None)
         if probe is None:
             return None
         lives: bool | None = await probe(partition)
         return lives
+
+    # ---- inside
 
     async def _order(self, command: Command, within: timedelta | None) -> None:
         check_run_id(command.run_id)
@@ -377,7 +385,7 @@ class Client:
 
     async def _decide(self, command: Command, within: timedelta | None) -> Decision:
         """Publish `command` and wait for the first decision that carries its id."""
-        partition = self._partition(command.run_id)
+        partition = self.partition_of(command.run_id)
         outbox = self._outboxes.get(partition)
         if outbox is None:
             outbox = self._outboxes[partition] = Outbox(self._log, self._codec, partition)
@@ -436,7 +444,9 @@ class RunHandle:
         which its class must be imported here. Raises RunFailedError, RunCancelledError, RunUnknown
         (no such run), ValueUnreadable, ResultNotThere after `within` (None waits for ever).
         """
-        ended = await _within(self.run_id, self.ended(), within)
+        if within is not None and not await _done_within(self.ended(), within):
+            raise ResultNotThere(self.run_id, within // timedelta(milliseconds=1))
+        ended = await self.ended()
         raise_unless_completed(self.run_id, ended, self._cancel)
         value = ended.result
         if value is None:
@@ -446,7 +456,7 @@ class RunHandle:
     async def ended(self) -> Ended:
         """Wait for the run's end and return how it ended, its value still encoded."""
         client = self._client
-        partition = client._partition(self.run_id)
+        partition = client.partition_of(self.run_id)
         tail = client._tail(partition)
         if self._life is None:
             self._life = tail.life(self.run_id)
@@ -492,13 +502,19 @@ class RunHandle:
         done = stands_still if until is None else until
         loop = asyncio.get_running_loop()
         deadline = None if within is None else loop.time() + within.total_seconds()
-        tail = self._client._tail(self._client._partition(self.run_id))
         while True:
             seen = await self._client.boundary_at(self.run_id)
             if done(seen.boundary):
                 return seen.boundary
             left = None if deadline is None else timedelta(seconds=max(0.0, deadline - loop.time()))
-            await _within(self.run_id, tail.touched(self.run_id, seen.offset), left, within)
+            if not await self.changed(seen.offset, within=left):
+                assert within is not None
+                raise ResultNotThere(self.run_id, within // timedelta(milliseconds=1))
+
+    async def changed(self, offset: int, *, within: timedelta | None = None) -> bool:
+        """Wait for a record of the run, or a claim, at or after `offset`; False if time is over."""
+        tail = self._client._tail(self._client.partition_of(self.run_id))
+        return await _done_within(tail.touched(self.run_id, offset), within)
 
     async def cancel(
         self, *, why: str = "", by: str | None = None, within: timedelta | None = None
@@ -511,25 +527,21 @@ class RunHandle:
         return self._client.history(self.run_id)
 
 
-async def _within(
-    run_id: str,
-    work: Coroutine[Any, Any, T],
-    within: timedelta | None,
-    said: timedelta | None = None,
-) -> T:
-    """What `work` returns, or ResultNotThere; never wait_for, which may swallow a cancellation."""
-    if within is None:
-        return await work
+async def _done_within(work: Coroutine[Any, Any, object], within: timedelta | None) -> bool:
+    """Whether `work` ended in time. Never wait_for, which may swallow a cancellation."""
     waiting = asyncio.ensure_future(work)
     try:
-        await asyncio.wait({waiting}, timeout=within.total_seconds())
+        timeout = None if within is None else within.total_seconds()
+        await asyncio.wait({waiting}, timeout=timeout)
     finally:
         if not waiting.done():
             waiting.cancel()
-    if waiting.cancelled() or not waiting.done():
+    if not waiting.done():
         await asyncio.wait({waiting})
-        raise ResultNotThere(run_id, (said or within) // timedelta(milliseconds=1))
-    return waiting.result()
+    if waiting.cancelled():
+        return False
+    waiting.result()
+    return True
 
 
 def stands_still(seen: Boundary) -> bool:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from refold_projections.fold import RunState, sentence
 from refold_schemas.errors.base import RefoldError
-from refold_schemas.errors.cli import RunCancelledError, RunFailedError, RunStopped
+from refold_schemas.errors.cli import RunCancelledError, RunFailedError, RunInterrupted, RunStopped
 from refold_tools.cli.failures import error_object
 from refold_tools.cli.output import STATUS_STYLES, print_json, say
 from refold_tools.cli.plain import plain_value
@@ -25,8 +25,10 @@ class Outcome(NamedTuple):
     error: RefoldError | None
 
 
-async def outcome_of(client: "Client", run_id: str, zone: tzinfo) -> Outcome:
-    """The run as it stands now. Raises RunUnknown."""
+async def outcome_of(
+    client: "Client", run_id: str, zone: tzinfo, *, interrupted: bool = False
+) -> Outcome:
+    """The run as it stands now. `interrupted`: a signal came before its end. Raises RunUnknown."""
     seen = await client.boundary_at(run_id)
     today = datetime.now(zone).date()
     said = sentence(seen.boundary, zone, today)
@@ -37,6 +39,8 @@ async def outcome_of(client: "Client", run_id: str, zone: tzinfo) -> Outcome:
     error: RefoldError
     if status in ("failed", "cancelled"):
         error = _end_error(run_id, seen.state)
+    elif interrupted:
+        error = RunInterrupted(run_id, said)
     else:
         scene = Scene(seen.owner, seen.owner_lives, seen.released, zone, today)
         explained = explain(seen.boundary, seen.state, said, scene)

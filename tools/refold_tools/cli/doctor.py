@@ -1,0 +1,314 @@
+"""`refold doctor`: looks over settings, log, owners, clock, commands and runs, and judges them."""
+
+import asyncio
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from refold_tools.cli.options import JsonOption, LogOption
+
+if TYPE_CHECKING:
+    from refold.client import Client
+    from refold.log import Log
+
+CLOCK_SKEW_MAX_MS = 5_000
+"""What a worker refuses to serve with (design, section 3.1, rule 1)."""
+
+OK, WRONG, NOTE = "ok", "wrong", "note"
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at. `verdict`: ok, wrong (exit 1), or note (worth knowing)."""
+
+    verdict: str
+    what: str
+    said: str
+    next: str = ""
+
+
+class Partition(NamedTuple):
+    """What was seen of one partition. `lag` counts commands that nobody has decided yet."""
+
+    partition: int
+    owner: str
+    owner_lives: bool | None
+    released: bool
+    claim: str
+    epoch: int
+    claim_broken: bool
+    offset: int
+    command_next: int
+    command_end: int
+    skipped: dict[str, int]
+    rejected: dict[str, int]
+
+    @property
+    def lag(self) -> int:
+        """Offsets between the last decided command and the log's end."""
+        return max(0, self.command_end - self.command_next)
+
+
+class Examined(NamedTuple):
+    """The whole look: findings, and what they are drawn from."""
+
+    findings: tuple[Finding, ...]
+    partitions: tuple[Partition, ...]
+    runs: dict[str, int]
+    needs: dict[str, int]
+    conflicts: tuple[str, ...]
+
+
+def doctor(log: LogOption = None, as_json: JsonOption = False) -> int:
+    """Look over settings, log, owners, clock, commands and runs. Exit 1 if anything is wrong."""
+    from refold.settings import load_settings, log_url
+    from refold_tools.cli.output import print_json, say
+
+    settings = load_settings()
+    url = log_url(log)
+    examined = asyncio.run(_examine(url))
+    wrong = any(one.verdict == WRONG for one in examined.findings)
+    if as_json:
+        print_json(
+            {
+                "ok": not wrong,
+                "log": url,
+                "time_zone": settings.time_zone,
+                "findings": [one._asdict() for one in examined.findings],
+                "partitions": [{**one._asdict(), "lag": one.lag} for one in examined.partitions],
+                "runs": examined.runs,
+                "needs": examined.needs,
+                "conflicts": list(examined.conflicts),
+            }
+        )
+        return int(wrong)
+    styles = {OK: "green", WRONG: "bold red", NOTE: "yellow"}
+    for one in examined.findings:
+        say(f"{one.verdict:<5}  {one.what:<9}  {one.said}", styles[one.verdict])
+        if one.next:
+            say(f"{'':<18}next: {one.next}")
+    say("something is wrong" if wrong else "all is well", "bold")
+    return int(wrong)
+
+
+async def _examine(url: str) -> Examined:
+    from refold.client.client import Client
+    from refold.log import open_log
+    from refold_tools.cli.output import ReadingProgress
+
+    log = open_log(url)
+    await log.open(create=False)
+    progress = ReadingProgress()
+    try:
+        async with Client(log, on_progress=progress) as client:
+            facts = log.facts
+            findings = [
+                Finding(OK, "settings", "every REFOLD_ variable can be used"),
+                Finding(
+                    OK,
+                    "log",
+                    f"{log.url} is open: namespace {facts.namespace}, "
+                    f"{facts.partition_count} partition(s)",
+                ),
+            ]
+            partitions: list[Partition] = []
+            last_ms = 0
+            for number in range(facts.partition_count):
+                partition, newest_ms = await _partition(client, number)
+                partitions.append(partition)
+                last_ms = max(last_ms, newest_ms)
+                findings.extend(_of_partition(partition))
+            findings.append(_clock(last_ms))
+            found = await client.runs()
+            conflicts = await _conflicts(client)
+            runs = Counter(one.status for one in found)
+            needs = Counter(one.needs for one in found if one.needs)
+            findings.extend(_of_runs(runs, needs, conflicts))
+            rejected: Counter[str] = Counter()
+            for partition in partitions:
+                rejected.update(partition.rejected)
+            if rejected:
+                said = ", ".join(f"{count} {reason}" for reason, count in rejected.most_common())
+                findings.append(Finding(NOTE, "commands", f"rejected since the start: {said}"))
+            return Examined(tuple(findings), tuple(partitions), dict(runs), dict(needs), conflicts)
+    finally:
+        progress.end()
+        await log.close()
+
+
+async def _partition(client: "Client", number: int) -> tuple[Partition, int]:
+    from refold.log import Topic
+    from refold_projections.fold import Verdict
+
+    log = client.log
+    fold = await client.fold_of(number)
+    _, command_end = await log.bounds(Topic.COMMANDS, number)
+    rejected, newest_ms = await _rejections(client, log, number)
+    position = fold.position
+    return (
+        Partition(
+            number,
+            fold.facts.owner,
+            await client.owner_lives(number),
+            fold.facts.released,
+            position.claim_id.hex() if position.claim_epoch else "",
+            position.claim_epoch,
+            position.claim_broken,
+            position.offset_next,
+            position.command_next,
+            command_end,
+            {Verdict(kind).name.lower(): count for kind, count in fold.skipped.items()},
+            rejected,
+        ),
+        newest_ms,
+    )
+
+
+async def _rejections(client: "Client", log: "Log", number: int) -> tuple[dict[str, int], int]:
+    """Counts of CommandRejected by reason, and the append time of the last record."""
+    from refold.log import Topic
+    from refold_schemas.errors import UndecodableRecord
+
+    counts: Counter[str] = Counter()
+    offset, end = await log.bounds(Topic.EVENTS, number)
+    newest_ms = 0
+    while offset < end:
+        records = await log.read(Topic.EVENTS, number, offset, size_max=4 << 20)
+        if not records:
+            break
+        for record in records:
+            newest_ms = max(newest_ms, record.append_ms)
+            if client.codec.name_of(record.value or b"") == "CommandRejected":
+                try:
+                    counts[client.codec.decode(record.value or b"").reason] += 1
+                except UndecodableRecord:
+                    counts["undecodable rejection"] += 1
+        offset = records[-1].offset + 1
+    return dict(counts), newest_ms
+
+
+def _of_partition(one: Partition) -> list[Finding]:
+    name = f"p{one.partition}"
+    found: list[Finding] = []
+    if not one.claim:
+        found.append(Finding(OK, name, "never claimed: no worker has served it yet"))
+    elif one.released:
+        found.append(
+            Finding(OK, name, f"released by {one.owner}; events up to offset {one.offset}")
+        )
+    elif one.owner_lives is False:
+        found.append(
+            Finding(
+                NOTE,
+                name,
+                f"its owner {one.owner} has ended without releasing it (claim {one.claim[:6]})",
+                "start a worker: it takes over and settles what is in doubt",
+            )
+        )
+    else:
+        lives = "" if one.owner_lives else " (whether it lives cannot be said)"
+        found.append(
+            Finding(
+                OK, name, f"owned by {one.owner}{lives}, claim {one.claim[:6]}, epoch {one.epoch}"
+            )
+        )
+    if one.claim_broken:
+        found.append(
+            Finding(
+                WRONG,
+                name,
+                "its claim is broken: a record of it is missing, so nothing behind it counts",
+                "restart the worker: it claims anew and folds what counts",
+            )
+        )
+    unserved = one.released or one.owner_lives is False or not one.claim
+    if one.lag and unserved:
+        found.append(
+            Finding(
+                WRONG,
+                name,
+                f"{one.lag} command(s) wait and no live worker owns the partition",
+                "start a worker: `refold worker MODULE:APP`",
+            )
+        )
+    elif one.lag:
+        found.append(Finding(NOTE, name, f"{one.lag} command(s) are not decided yet"))
+    if one.skipped:
+        said = ", ".join(f"{count} {kind}" for kind, count in sorted(one.skipped.items()))
+        verdict = WRONG if "foreign" in one.skipped else NOTE
+        found.append(
+            Finding(
+                verdict,
+                name,
+                f"records that do not count: {said}",
+                "find out what else writes to this topic" if verdict is WRONG else "",
+            )
+        )
+    return found
+
+
+def _clock(last_append_ms: int) -> Finding:
+    """A record of the future means that this clock, or the log's, is wrong."""
+    ahead_ms = last_append_ms - time.time_ns() // 1_000_000
+    if ahead_ms > CLOCK_SKEW_MAX_MS:
+        return Finding(
+            WRONG,
+            "clock",
+            f"this machine's clock is {ahead_ms / 1000:.1f} s behind the log's last record",
+            "set the clock: a worker would refuse to serve",
+        )
+    return Finding(OK, "clock", "not behind the log's last record")
+
+
+async def _conflicts(client: "Client") -> tuple[str, ...]:
+    """Runs with evidence that contradicts what was settled, as `run_id slot`."""
+    found: list[str] = []
+    for number in range(client.log.facts.partition_count):
+        fold = await client.fold_of(number)
+        for state in fold.runs.values():
+            found.extend(
+                f"{state.run_id} {slot.name}"
+                for slot in state.slots.values()
+                if slot.conflicted or any(name == slot.name for name, _ in state.red)
+            )
+    return tuple(sorted(found))
+
+
+def _of_runs(
+    runs: "Counter[str]", needs: "Counter[str]", conflicts: tuple[str, ...]
+) -> list[Finding]:
+    said = ", ".join(f"{count} {status}" for status, count in sorted(runs.items()))
+    found = [Finding(OK, "runs", said or "none")]
+    if needs["person"]:
+        found.append(
+            Finding(
+                WRONG,
+                "runs",
+                f"{needs['person']} wait for a person",
+                "`refold runs --needs person`, then `refold why RUN_ID`",
+            )
+        )
+    if needs["code"]:
+        found.append(
+            Finding(
+                WRONG,
+                "runs",
+                f"{needs['code']} wait for other code (diverged or blocked)",
+                "`refold runs --needs code`, then `refold why RUN_ID`",
+            )
+        )
+    doubtful = runs["in_doubt"] - needs["person"]
+    if doubtful > 0:
+        found.append(
+            Finding(NOTE, "runs", f"{doubtful} in doubt, which their policies settle by themselves")
+        )
+    if conflicts:
+        found.append(
+            Finding(
+                WRONG,
+                "runs",
+                f"evidence contradicts the record of {', '.join(conflicts[:3])}"
+                + (f" and {len(conflicts) - 3} more" if len(conflicts) > 3 else ""),
+                "`refold why RUN_ID`, and compare the far system with the record",
+            )
+        )
+    return found

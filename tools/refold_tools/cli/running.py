@@ -1,0 +1,195 @@
+"""`refold run`: a worker and a client in one process, on one handle of the log, for one run."""
+
+import asyncio
+import uuid
+from datetime import datetime, timedelta, tzinfo
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from refold_tools.cli.inputs import load_app, read_json, zone_of
+from refold_tools.cli.options import AppArgument, ByOption, JsonOption, LogOption, asker
+
+if TYPE_CHECKING:
+    from refold.app import App, RunDef
+    from refold.client import Client
+    from refold.worker import WorkerEvent
+    from refold_projections.fold import RunState
+    from refold_tools.cli.ending import Outcome
+
+LOOK_S = 2.0
+"""How long after its claim an owner has to look at a parked run before it counts as stopped."""
+
+
+def run(
+    target: AppArgument,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The run function's name.")],
+    given: Annotated[
+        str | None,
+        typer.Option("--input", metavar="JSON|@FILE", help="The input; @- reads stdin."),
+    ] = None,
+    run_id: Annotated[
+        str | None,
+        typer.Option("--run-id", metavar="ID", help="The run's id. Default: a fresh one."),
+    ] = None,
+    by: ByOption = None,
+    log: LogOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Run one run to its end, here: like a worker, and a client that waits for it.
+
+    A run that exists with the same name and input is resumed, whoever began it; where somebody
+    else owns its partition, it is started and waited for. With other input: exit 2. Exit 3 where
+    the run waits for a person or other code and nothing else of it can go on.
+    """
+    from refold.settings import log_url
+    from refold_tools.cli.ending import finish
+
+    data = read_json("--input", given)
+    app = load_app(target)
+    definition = _definition(app, name, target)
+    run_id = run_id or str(uuid.uuid4())
+    work = _Run(app, definition, data, run_id, asker(by), as_json=as_json)
+    return finish(asyncio.run(work.on_log(log_url(log))), as_json=as_json)
+
+
+def _definition(app: "App", name: str, target: str) -> "RunDef":
+    from refold_schemas.errors.cli import RunFunctionUnknown
+
+    found = app.runs.get(name)
+    if found is None:
+        raise RunFunctionUnknown(name, target, tuple(app.runs))
+    return found
+
+
+class _Run:
+    """One call of `refold run`."""
+
+    def __init__(
+        self,
+        app: "App",
+        definition: "RunDef",
+        data: object,
+        run_id: str,
+        by: str,
+        *,
+        as_json: bool,
+    ) -> None:
+        from refold_schemas.values import check_run_id, encode_value
+
+        check_run_id(run_id)
+        self.app, self.definition, self.run_id, self.by = app, definition, run_id, by
+        self.as_json = as_json
+        self.data, self.value = data, encode_value(data, path="input")
+        self.typed = definition.read_input(self.value)
+        self.zone: tzinfo = zone_of(app.time_zone)
+        self.stopping = asyncio.Event()
+        self.claimed_at: float | None = None
+
+    async def on_log(self, url: str) -> "Outcome":
+        """Open the log, do the run, and say how it stands afterwards."""
+        from refold.client.client import Client
+        from refold.log import open_log
+        from refold_tools.cli.ending import outcome_of
+        from refold_tools.cli.output import ReadingProgress, say
+
+        log = open_log(url)
+        if await log.open(create=True):
+            say(f"made the log {log.url}", "dim", error=True)
+        progress = ReadingProgress()
+        try:
+            async with Client(log, by=self.by, on_progress=progress) as client:
+                state = await client.find(self.run_id)
+                progress.end()
+                if state is not None:
+                    self._check_same(state)
+                    if state.ended is not None:
+                        return await outcome_of(client, self.run_id, self.zone)
+                    await self._say_boundary(client)
+                await self._work(client, exists=state is not None)
+                interrupted = self.stopping.is_set()
+                return await outcome_of(client, self.run_id, self.zone, interrupted=interrupted)
+        finally:
+            progress.end()
+            await log.close()
+
+    def _check_same(self, state: "RunState") -> None:
+        """Raise RunExists unless the run has our name and our input, in today's type."""
+        from refold_schemas.errors.cli import RunExists
+        from refold_schemas.values import canon_of, values_differ
+
+        if state.run != self.definition.name:
+            detail = f"run {self.run_id} exists as {state.run}"
+        elif canon_of(state.input) == canon_of(self.value):
+            return
+        else:
+            difference = values_differ(state.input, self.typed, self.definition.input_type)
+            if difference is None:
+                return
+            detail = f"run {self.run_id} exists with other input: {difference}"
+        raise RunExists(self.run_id, "StartRun", "run_exists_other_input", detail)
+
+    async def _say_boundary(self, client: "Client") -> None:
+        """The sentence of a run to be resumed, computed once, before any work."""
+        from refold_projections.fold import sentence
+        from refold_tools.cli.output import say
+
+        seen = (await client.boundary_at(self.run_id)).boundary
+        today = datetime.now(self.zone).date()
+        said = sentence(seen, self.zone, today)
+        say(f"resuming {self.run_id}: {said}", "bold", error=self.as_json)
+
+    async def _work(self, client: "Client", *, exists: bool) -> None:
+        from refold.worker import Worker
+        from refold_tools.cli.signals import stop_on_signals
+        from refold_tools.cli.telling import event_teller
+
+        tell = event_teller(self.zone, as_json=False, error=True)
+
+        def on_event(event: "WorkerEvent") -> None:
+            if event.kind == "claimed" and event.partition == partition:
+                self.claimed_at = asyncio.get_running_loop().time()
+            if event.kind != "resumed" or event.run_id != self.run_id:  # said that before
+                tell(event)
+
+        partition = client.partition_of(self.run_id)
+        worker = Worker(self.app, client.log, on_event=on_event)
+        with stop_on_signals(self.stopping.set):
+            serving = asyncio.create_task(worker.run(), name="worker")
+            following = asyncio.create_task(self._follow(client, exists=exists), name="follow")
+            stopping = asyncio.create_task(self.stopping.wait(), name="signals")
+            tasks = {serving, following, stopping}
+            try:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                if following.done():
+                    following.result()
+                elif serving.done():
+                    serving.result()
+            finally:
+                for task in (following, stopping):
+                    task.cancel()
+                await asyncio.wait({following, stopping})
+                worker.stop()
+                await serving
+
+    async def _follow(self, client: "Client", *, exists: bool) -> None:
+        """Return when the run has ended or nothing but a person or other code moves it."""
+        if exists:
+            handle = client.handle(self.run_id)
+        else:
+            handle = await client.start(self.definition.name, self.data, run_id=self.run_id)
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        while True:
+            seen = await client.boundary_at(self.run_id)
+            bound = seen.boundary
+            if bound.status in ("completed", "failed", "cancelled") or bound.needs == "person":
+                return
+            within = None
+            if bound.needs == "code":
+                # Parked by other code, perhaps: whoever owns it now compares with what it has.
+                left_s = LOOK_S - (loop.time() - (self.claimed_at or begun))
+                if left_s <= 0 or (seen.by_this_claim and self.claimed_at is not None):
+                    return
+                within = timedelta(seconds=left_s)
+            await handle.changed(seen.offset, within=within)

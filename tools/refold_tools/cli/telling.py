@@ -1,0 +1,59 @@
+"""What a worker in this process tells: a line for people, a JSON object for programs."""
+
+import json
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, tzinfo
+from typing import TYPE_CHECKING
+
+from refold_tools.cli.output import say
+from refold_tools.cli.plain import iso
+
+if TYPE_CHECKING:
+    from refold.worker import WorkerEvent
+
+STYLES = {
+    "claimed": "magenta",
+    "released": "magenta",
+    "resumed": "bold",
+    "completed": "green",
+    "failed": "bold red",
+    "in_doubt": "yellow",
+    "blocked": "bold red",
+    "diverged": "bold red",
+    "conflict": "bold red",
+    "rejected": "yellow",
+    "warning": "yellow",
+    "ended_claim": "yellow",
+    "log": "dim",
+}
+
+
+def event_teller(zone: tzinfo, *, as_json: bool, error: bool) -> "Callable[[WorkerEvent], None]":
+    """A listener that prints each event: to stderr with `error`, else to stdout."""
+
+    def tell(event: "WorkerEvent") -> None:
+        if as_json:
+            line = {
+                "event": event.kind,
+                "partition": event.partition,
+                "run_id": event.run_id,
+                "text": event.text,
+                "at": iso(event.at_ms, zone),
+            }
+            print(
+                json.dumps(line, ensure_ascii=False),
+                file=sys.stderr if error else sys.stdout,
+                flush=True,
+            )
+            return
+        at = datetime.fromtimestamp(event.at_ms / 1000, UTC).astimezone(zone)
+        about = event.run_id or (f"partition {event.partition}" if event.partition >= 0 else "")
+        kind = event.kind.replace("_", " ")
+        say(
+            f"{at:%H:%M:%S}  {kind:<11}  {about}  {event.text}",
+            STYLES.get(event.kind, ""),
+            error=error,
+        )
+
+    return tell
