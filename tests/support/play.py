@@ -1,11 +1,11 @@
-"""Plays owner to a session: answers its asks in any order and writes them down as a run's record."""
+"""Plays owner to a session: answers its asks in any order and records what it answered."""
 
 from collections.abc import Callable
 from typing import Any
 
 import immutables
 
-from refold.app import App
+from refold.app import App, Effect
 from refold.app.definitions import StepDef
 from refold.engine.session import (
     Ask,
@@ -21,7 +21,7 @@ from refold.engine.session import (
     Unsettled,
 )
 from refold_projections.fold.state import Cursor, Outcome, RunState, Slot
-from refold_schemas.values import ErrorInfo, Value, encode_error, encode_value
+from refold_schemas.values import ErrorInfo, Value, decode_value, encode_error, encode_value
 
 NONCE = bytes(range(32))
 STARTED_MS = 1_764_460_800_000
@@ -47,8 +47,6 @@ def new_state(run: str = "test", input: object = None, run_id: str = "run-1") ->
 
 def call(definition: StepDef, arguments: dict[str, object]) -> object:
     """Call a sync step function."""
-    from refold.app import Effect
-
     return definition.invoke(Effect.for_test(), arguments)
 
 
@@ -148,26 +146,21 @@ class Play:
 
     def outcome_of(self, ask: Ask) -> tuple[str, Value | None, ErrorInfo | None]:
         match ask:
-            case SleepAsked():
-                return "ok", None, None
-            case Unsettled(definition=None):
-                return "ok", None, None
             case ChunkAsked(definition=definition, items=items):
-                work: Callable[[], object] = lambda: [self.answer(definition, i) for i in items]
+                arguments: dict[str, Any] = {"items": items}
             case StepAsked(definition=definition, arguments=arguments):
-                work = lambda: self.answer(definition, arguments)
+                pass
             case Unsettled(definition=StepDef() as definition):
-                from refold_schemas.values import decode_value
-
-                kept = {a.name: decode_value(a.value) for a in self.state.slots[ask.slot].arguments}
-                if list(kept) == ["items"]:
-                    work = lambda: [self.answer(definition, i) for i in kept["items"]]  # type: ignore[attr-defined]
-                else:
-                    work = lambda: self.answer(definition, kept)
+                kept = self.state.slots[ask.slot].arguments
+                arguments = {a.name: decode_value(a.value) for a in kept}
             case _:
-                raise AssertionError(ask)
+                return "ok", None, None
         try:
-            return "ok", encode_value(work()), None
+            if list(arguments) == ["items"]:
+                result: object = [self.answer(definition, item) for item in arguments["items"]]
+            else:
+                result = self.answer(definition, arguments)
+            return "ok", encode_value(result), None
         except Exception as error:
             return "failed", None, encode_error(error)
 

@@ -6,7 +6,7 @@ from refold_schemas.errors.base import RefoldError
 
 
 class RegistrationRefused(RefoldError):
-    """A step, model, run or app was declared in a way that refold could not keep its promises for."""
+    """A step, model, run or app was declared so that refold cannot keep its promises."""
 
     code = "R401"
     exit_code = 2
@@ -18,7 +18,7 @@ class RegistrationRefused(RefoldError):
 
 
 class CallRefused(RefoldError):
-    """A step, or a method of the run context, was called in a way that cannot work; nothing began."""
+    """A step or a method of the run context was called in a way that cannot work."""
 
     code = "R402"
 
@@ -73,7 +73,7 @@ class ResultUnrecordable(RefoldError):
 
 
 class StepAbsent(RefoldError):
-    """The slot ended without its effect: it was looked up, or a person said so, and is not there."""
+    """The slot ended without its effect: a lookup or a person said that it is not there."""
 
     code = "R405"
 
@@ -177,12 +177,13 @@ class InputRefused(RefoldError):
         super().__init__(
             f"run {run!r}: its input does not validate: {problem}",
             kept="the input as it was sent",
-            next="send an input that fits the run function's parameter, or let its type read the old shape",
+            next="send an input that fits the run function's parameter, "
+            "or let its type read the old shape",
         )
 
 
 class RunTornDown(BaseException):
-    """A step was called while its run is being taken down in this process; it goes on elsewhere.
+    """The run is taken down in this process (it goes on elsewhere): what waits, waits no more.
 
     Not a failure and not a cancellation of the run, hence no `Exception`: let it pass.
     """
@@ -190,10 +191,10 @@ class RunTornDown(BaseException):
     code: ClassVar[str] = "R412"
 
     def __init__(self, call: str, run_id: str) -> None:
-        """`call` is the method of the run context that was refused."""
+        """`call` is the method of the run context that was refused, or what was waited for."""
         self.call, self.run_id = call, run_id
         super().__init__(
-            f"{call} of run {run_id} was refused: the run is being taken down in this process. "
+            f"{call} of run {run_id} came to nothing: the run is taken down in this process. "
             "Kept: everything recorded; the run goes on from there. "
             "Next: nothing to do; do not catch BaseException around steps. (R412)"
         )

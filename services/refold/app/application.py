@@ -43,7 +43,7 @@ class App:
                 raise RegistrationRefused(
                     what,
                     f"there is no time zone {time_zone!r} on this machine",
-                    'write an IANA name, like time_zone="Europe/Berlin"; the package tzdata has them',
+                    'write an IANA name, like time_zone="Europe/Berlin" (package tzdata has them)',
                 ) from error
         self.name, self.time_zone = name, time_zone
         self.steps: dict[str, StepDef] = {}

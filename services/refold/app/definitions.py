@@ -44,10 +44,15 @@ class StepDef:
     positional_only: tuple[str, ...] = ()
     keyword_only: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def re_executable(self) -> bool:
         """True if the step changes nothing outside, so that no intent is written for it."""
         return self.policy is Policy.RE_EXECUTABLE
+
+    @cached_property
+    def acquires(self) -> bool:
+        """True if the result is a handle that is released or runs out."""
+        return self.release is not None or self.valid_for_ms is not None
 
     @cached_property
     def declared(self) -> dict[str, type[BaseException]]:

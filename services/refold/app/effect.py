@@ -45,7 +45,7 @@ class Effect:
         return timedelta(seconds=max(0.0, self._remaining_s()))
 
     def check(self) -> None:
-        """Raise EffectBarred if the attempt may not go on. For loops of steps that run in threads."""
+        """Raise EffectBarred if the attempt may not go on. For loops in sync steps."""
         if self._barred():
             raise EffectBarred(self.slot, "the call was barred: its worker gave up the attempt")
         if self._remaining_s() <= 0:

@@ -162,7 +162,7 @@ def check_name(what: str, name: str) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > NAME_CHARS_MAX:
         raise RegistrationRefused(
             what,
-            f"a name has 1 to {NAME_CHARS_MAX} letters, digits and _ . : - and begins with a letter",
+            f"a name is a letter and up to {NAME_CHARS_MAX - 1} letters, digits and _ . : -",
             'give it one with name="…"',
         )
     if name in RESERVED:
@@ -239,11 +239,11 @@ def _signature(what: str, fn: Callable[..., object]) -> inspect.Signature:
 
 def _is_effect(parameter: inspect.Parameter) -> bool:
     annotation = parameter.annotation
-    if annotation is parameter.empty:
-        return parameter.name == "fx"
     if isinstance(annotation, str):
-        return annotation.strip("\"' ").rpartition(".")[2] == "Effect"
-    return annotation is Effect
+        annotation = annotation.strip("\"' ").rpartition(".")[2]
+    if annotation in (parameter.empty, Any, "Any"):
+        return parameter.name == "fx"
+    return annotation is Effect or annotation == "Effect"
 
 
 def _parameter_names(what: str, parameters: Sequence[inspect.Parameter]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from refold.app.definitions import StepDef
 from refold.engine.scopes import Scope, scope_of
 from refold_projections.fold.state import Outcome, RunState
-from refold_schemas.values import Value, canon_of, decode_value
+from refold_schemas.values import Value, decode_value
 
 
 class Held(NamedTuple):
@@ -19,18 +19,18 @@ class Held(NamedTuple):
 
 
 class Acquisitions:
-    """The acquisitions of one run. Those of batches that a loop has passed are known from the record.
+    """The acquisitions of one run, those in batches that a loop has passed included.
 
     A run that had ended, released what it held and was then resumed by a person finds its handles
     released: they are acquired anew, and the releases recorded before that are `stale`.
     """
 
-    __slots__ = ("_held", "_released", "_resumed", "_stale", "_swaps")
+    __slots__ = ("_handles", "_held", "_released", "_resumed", "_stale")
 
     def __init__(self, state: RunState, steps: Mapping[str, StepDef]) -> None:
         """Read the recorded releases; most runs acquire nothing."""
         self._held: dict[str, Held] = {}
-        self._swaps: list[tuple[object, object]] = []
+        self._handles: list[object] = []
         self._released: dict[str, str] = {}  # release slot → acquisition
         self._stale: dict[str, int] = {}  # acquisition → releases before it was acquired anew
         self._resumed = False
@@ -78,33 +78,47 @@ class Acquisitions:
         valid_for_ms = definition.valid_for_ms
         return valid_for_ms is not None and outcome.at_ms + valid_for_ms <= now_ms
 
-    def renew(self, outcome: Outcome | None, fresh: Outcome) -> None:
-        """A handle was acquired anew: later arguments that hold the new one stand for the old one.
+    def renewed(self, outcome: Outcome) -> None:
+        """A handle that was acquired anew: recorded arguments may hold the one before it.
 
-        Raises ValueUnreadable if today's types cannot read one of the two.
+        Raises ValueUnreadable if today's types cannot read it.
         """
-        if outcome is None or outcome.value is None or fresh.value is None:
-            return
-        if canon_of(outcome.value) != canon_of(fresh.value):
-            self._swaps.append((decode_value(fresh.value), decode_value(outcome.value)))
+        if outcome.kind == "ok" and outcome.value is not None:
+            self._handles.append(decode_value(outcome.value))
 
-    def with_old_handles(self, arguments: dict[str, object]) -> dict[str, object]:
-        """The arguments with renewed handles as they were; the same object if there are none."""
-        if not self._swaps:
+    def with_recorded_handles(
+        self, arguments: dict[str, object], kept: Mapping[str, Value]
+    ) -> dict[str, object]:
+        """The arguments as they were recorded where they hold a renewed handle now.
+
+        The same object if no handle was renewed. Inside models and dataclasses it is not looked.
+        """
+        if not self._handles:
             return arguments
-        return {name: self._with_old(value) for name, value in arguments.items()}
+        return {
+            name: self._recorded(value, decode_value(kept[name]))
+            if name in kept and kept[name].body is not None
+            else value
+            for name, value in arguments.items()
+        }
 
-    def _with_old(self, value: object) -> object:
-        for fresh, old in self._swaps:
-            if type(value) is type(fresh) and value == fresh:
-                return old
-        if type(value) is dict:
-            return {key: self._with_old(item) for key, item in value.items()}
-        if type(value) is list:
-            return [self._with_old(item) for item in value]
-        if type(value) is tuple:
-            return tuple(self._with_old(item) for item in value)
-        return value
+    def _recorded(self, fresh: object, kept: object) -> object:
+        if any(type(fresh) is type(handle) and fresh == handle for handle in self._handles):
+            return kept
+        if type(fresh) is not type(kept):
+            return fresh
+        if isinstance(fresh, dict) and isinstance(kept, dict):
+            return {
+                key: self._recorded(item, kept[key]) if key in kept else item
+                for key, item in fresh.items()
+            }
+        if isinstance(fresh, (list, tuple)) and isinstance(kept, (list, tuple)):
+            if len(fresh) != len(kept) or type(fresh) not in (list, tuple):
+                return fresh
+            return type(fresh)(
+                [self._recorded(item, old) for item, old in zip(fresh, kept, strict=True)]
+            )
+        return fresh
 
     # ---- what the session tells, and asks at the end
 

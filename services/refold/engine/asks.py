@@ -58,12 +58,14 @@ class CursorAsked(NamedTuple):
 class Unsettled(NamedTuple):
     """Run code waits for a recorded slot that has no outcome yet, or whose handle has `expired`.
 
-    `definition` is None for a timer.
+    `definition` is None for a timer. `ask` is what today's call would have asked (the record may
+    hold long arguments as digests only); None for a timer or an expired handle.
     """
 
     slot: str
     definition: StepDef | None
     expired: bool
+    ask: StepAsked | ChunkAsked | None = None
 
 
 class LogLine(NamedTuple):

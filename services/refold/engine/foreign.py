@@ -1,5 +1,6 @@
 """Names what run code awaited that is not refold's, where it did, and what to write instead."""
 
+import sys
 from collections.abc import Coroutine
 from typing import Any
 
@@ -16,16 +17,15 @@ def foreign_await(coroutine: Coroutine[Any, Any, Any], request: object) -> Forei
     inner: Any = coroutine
     while inner is not None:
         code, frame = getattr(inner, "cr_code", None), getattr(inner, "cr_frame", None)
-        if code is None:
+        if code is None or frame is None:
             break
-        library = "asyncio" in code.co_filename or "site-packages" in code.co_filename
-        if not library and frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if _is_library(module, code.co_filename):
+            names.append(_public(module, code.co_qualname))
+        elif not module.startswith("refold."):
             where = f"in {code.co_qualname} (line {frame.f_lineno})"
             names.clear()
-        else:
-            module = "" if frame is None else frame.f_globals.get("__name__", "")
-            names.append(_public(module, code.co_qualname))
-        inner = getattr(inner, "cr_await", None)
+        inner = inner.cr_await
     awaited = names[0] if names else _object_name(request)
     repair = (
         "use `await ctx.sleep(timedelta(…))`, a timer that survives"
@@ -34,6 +34,10 @@ def foreign_await(coroutine: Coroutine[Any, Any, Any], request: object) -> Forei
         "for steps at the same time use ctx.gather or ctx.map"
     )
     return ForeignAwait(awaited, where, repair)
+
+
+def _is_library(module: str, path: str) -> bool:
+    return module.partition(".")[0] in sys.stdlib_module_names or "site-packages" in path
 
 
 def _public(module: str, qualname: str) -> str:
@@ -46,6 +50,6 @@ def _object_name(request: object) -> str:
     kind = type(request)
     module = {"_asyncio": "asyncio", "builtins": ""}.get(kind.__module__, kind.__module__)
     name = f"{module}.{kind.__qualname__}" if module else kind.__qualname__
-    get_name = getattr(request, "get_coro", None)
-    inner = None if get_name is None else getattr(get_name(), "__qualname__", None)
-    return f"an {name} of {inner}" if inner else f"an {name}"
+    get_coro = getattr(request, "get_coro", None)
+    inner = None if get_coro is None else getattr(get_coro(), "__qualname__", None)
+    return f"{name} of {inner}" if inner else name

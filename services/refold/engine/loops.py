@@ -10,7 +10,7 @@ from refold_schemas.errors.run import LoopMisused
 from refold_schemas.values import Value, decode_value, encode_value
 
 if TYPE_CHECKING:
-    from refold.engine.session import Session
+    from refold.engine.run_calls import RunCalls
 
 
 class EachLoop:
@@ -24,19 +24,19 @@ class EachLoop:
         "_batch",
         "_births",
         "_branch",
+        "_calls",
         "_committed",
         "_cursor",
         "_items",
         "_outer",
-        "_session",
         "every",
         "slot",
         "state",
     )
 
-    def __init__(self, session: "Session", items: Sequence[Any], every: int, state: Any) -> None:
+    def __init__(self, calls: "RunCalls", items: Sequence[Any], every: int, state: Any) -> None:
         """Nothing begins before the first turn of the loop."""
-        self._session, self._items, self.every, self.state = session, items, every, state
+        self._calls, self._items, self.every, self.state = calls, items, every, state
         self._cursor = 0
         self._committed: Value | None = None
         self._batch: Batch[Any] | None = None
@@ -51,17 +51,17 @@ class EachLoop:
             raise LoopMisused(
                 self.slot, "the loop was begun a second time", "call ctx.each again for a new loop"
             )
-        branch = self._session.running("ctx.each")
+        branch = self._calls.running("ctx.each")
         self._branch, self._outer = branch, branch.scope
         self.slot = branch.scope.slot("each")
         return self
 
     def __anext__(self) -> Coroutine[Any, Any, tuple[Batch[Any], Any]]:
-        """The next batch and the carried state. Raises LoopMisused if the last one is not committed."""
+        """The next batch and the carried state. Raises LoopMisused without a commit."""
         return self._next()
 
     async def _next(self) -> tuple[Batch[Any], Any]:
-        branch = self._session.running("ctx.each")
+        branch = self._calls.running("ctx.each")
         outer = self._outer
         if branch is not self._branch or outer is None:
             raise LoopMisused(
@@ -84,7 +84,7 @@ class EachLoop:
         return self._batch, self.state
 
     async def _resume_at_record(self, branch: Branch) -> None:
-        kept = await self._session.enter_loop(branch, self.slot, len(self._items))
+        kept = await self._calls.enter_loop(branch, self.slot, len(self._items))
         if kept is not None:
             self._cursor, self.state = kept
 
@@ -105,10 +105,10 @@ class EachLoop:
         value, self._committed = self._committed, None
         self._cursor = stop
         self.state = decode_value(value)
-        self._session.ask_cursor(branch, self.slot, stop, len(self._items), value)
+        self._calls.ask_cursor(branch, self.slot, stop, len(self._items), value)
 
     def _commit(self, batch: Batch[Any], state: object) -> None:
-        branch = self._session.running("batch.commit")
+        branch = self._calls.running("batch.commit")
         if batch is not self._batch or self._committed is not None or branch is not self._branch:
             raise LoopMisused(
                 self.slot,

@@ -69,6 +69,19 @@ class Record:
         """True once run code was given every outcome."""
         return self.next >= len(self.turns)
 
+    def acquired_anew(self, turn: Turn) -> bool:
+        """True if the handle of the next turn has replaced one that run code had been given.
+
+        It keeps the place in the order, so that it may be younger than what follows it.
+        """
+        slot, outcome = self.slot(turn.slot), turn.outcome
+        if slot is None or outcome is None:
+            return False
+        return slot.generation > 0 or any(
+            later.outcome is not None and later.outcome.at_ms < outcome.at_ms
+            for later in self.turns[self.next + 1 :]
+        )
+
     def slot(self, name: str) -> Slot | None:
         """The recorded slot of this name."""
         return self._state.slots.get(name)

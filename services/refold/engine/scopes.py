@@ -63,8 +63,10 @@ def passed_by(slot: str, cursors: "dict[str, int]") -> bool:
 
     `cursors` maps loops to the number of items that are done.
 
-    >>> passed_by("each#1[0..24]/load#1", {"each#1": 25}), passed_by("each#1[25..49]/load#1", {"each#1": 25})
-    (True, False)
+    >>> passed_by("each#1[0..24]/load#1", {"each#1": 25})
+    True
+    >>> passed_by("each#1[25..49]/load#1", {"each#1": 25})
+    False
     """
     if "each#" not in slot:
         return False

@@ -1,0 +1,205 @@
+"""Slots as they are born: compared with the record, or asked of the owner if they are not in it."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+
+from refold.app.definitions import StepDef
+from refold.engine.acquisitions import Acquisitions
+from refold.engine.asks import Ask, ChunkAsked, Diverged, LogLine, SleepAsked, StepAsked, Unsettled
+from refold.engine.branches import Branch
+from refold.engine.driving import Driving
+from refold.engine.record import (
+    Record,
+    argument_difference,
+    chunk_difference,
+    encode_arguments,
+    without_volatile,
+)
+from refold.engine.scopes import Scope, scope_of
+from refold_projections.fold.state import Slot
+from refold_schemas.errors.base import RefoldError
+from refold_schemas.errors.run import CallRefused
+from refold_schemas.values import fingerprint
+
+SLEEP = "sleep"
+
+
+class Births:
+    """What one run's code has asked for. `asks` are those the owner has not been given yet.
+
+    `record` is None once run code was given everything in it. `diverged` is the first difference
+    between code and record; it stops the driving.
+    """
+
+    __slots__ = ("_driving", "_steps", "acquired", "asks", "count", "diverged", "nonce", "record")
+
+    def __init__(
+        self,
+        driving: Driving,
+        steps: Mapping[str, StepDef],
+        nonce: bytes,
+        acquired: Acquisitions,
+        record: Record,
+    ) -> None:
+        """Nothing is born yet."""
+        self._driving, self._steps, self.nonce = driving, steps, nonce
+        self.acquired = acquired
+        self.record: Record | None = record
+        self.asks: list[Ask] = []
+        self.diverged: Diverged | None = None
+        self.count = 0
+
+    def definition(self, call: str, fn: object) -> StepDef:
+        """The registered step of a function. Raises CallRefused."""
+        definition = getattr(fn, "__refold__", None)
+        if type(definition) is StepDef and self._steps.get(definition.name) is definition:
+            return definition
+        name = getattr(fn, "__name__", None) or type(fn).__name__
+        if type(definition) is StepDef:
+            raise CallRefused(
+                call, f"{name} is a step of another App", "register it in the App of this run"
+            )
+        raise CallRefused(
+            call, f"{name} is not a registered step", f"write @app.step(…) above {name}"
+        )
+
+    # ---- births; after each of them the branch must wait
+
+    def step(self, branch: Branch, definition: StepDef, arguments: dict[str, object]) -> str:
+        """The slot of a step. Raises ValueRefused naming an argument that cannot be stored."""
+        volatile = definition.volatile
+        lasting = arguments
+        if volatile:
+            lasting = {name: item for name, item in arguments.items() if name not in volatile}
+        mark = self._mark(definition, lasting, arguments)
+        if self.record is not None:
+            slot = branch.scope.slot(definition.name)
+            kept = self.record.slot(slot)
+            if kept is not None:
+                self._compare(self.record, kept, definition, lasting, mark, is_chunk=False)
+                if self._is_open(self.record, kept):
+                    stored = encode_arguments(arguments)
+                    ask = StepAsked(slot, definition, arguments, mark, stored)
+                    self.asks.append(Unsettled(slot, definition, False, ask))
+                self._wait(branch, slot, definition)
+                return slot
+            stored = encode_arguments(arguments)
+        else:
+            stored = encode_arguments(arguments)
+            slot = branch.scope.slot(definition.name)
+        self.asks.append(StepAsked(slot, definition, arguments, mark, stored))
+        self._wait(branch, slot, definition)
+        return slot
+
+    def chunk(
+        self,
+        branch: Branch,
+        scope: Scope,
+        definition: StepDef,
+        items: list[dict[str, object]],
+        concurrency: int,
+    ) -> None:
+        """The slot of a chunk of a `map`. Raises ValueRefused."""
+        arguments: dict[str, object] = {"items": items}
+        lasting: dict[str, object] = {"items": without_volatile(definition, items)}
+        mark = self._mark(definition, lasting, arguments)
+        slot = scope.slot(definition.name)
+        kept = None if self.record is None else self.record.slot(slot)
+        if self.record is not None and kept is not None:
+            self._compare(self.record, kept, definition, lasting, mark, is_chunk=True)
+            if self._is_open(self.record, kept):
+                stored = encode_arguments(arguments)
+                again = ChunkAsked(slot, definition, items, concurrency, mark, stored)
+                self.asks.append(Unsettled(slot, definition, False, again))
+        else:
+            stored = encode_arguments(arguments)
+            self.asks.append(ChunkAsked(slot, definition, items, concurrency, mark, stored))
+        self._wait(branch, slot, definition)
+
+    def sleep(self, branch: Branch, duration: timedelta) -> None:
+        """The slot of a timer. Recorded is when it is due, so another duration changes nothing."""
+        slot = branch.scope.slot(SLEEP)
+        kept = None if self.record is None else self.record.slot(slot)
+        if self.record is not None and kept is not None:
+            if self._is_open(self.record, kept):
+                self.asks.append(Unsettled(slot, None, False))
+        else:
+            self.asks.append(SleepAsked(slot, -(-duration // timedelta(milliseconds=1))))
+        self._wait(branch, slot, None)
+
+    def _wait(self, branch: Branch, slot: str, definition: StepDef | None) -> None:
+        self.count += 1
+        branch.definition = definition
+        self._driving.waiting[slot] = branch
+
+    def _mark(
+        self, definition: StepDef, lasting: dict[str, object], arguments: dict[str, object]
+    ) -> bytes:
+        try:
+            return fingerprint(self.nonce, definition.name, lasting)
+        except RefoldError:
+            encode_arguments(arguments)  # refuses the same, with the argument's own name
+            raise
+
+    # ---- the record
+
+    def _compare(
+        self,
+        record: Record,
+        kept: Slot,
+        definition: StepDef,
+        lasting: dict[str, object],
+        mark: bytes,
+        *,
+        is_chunk: bool,
+    ) -> None:
+        if mark != kept.fingerprint:
+            differ = chunk_difference if is_chunk else argument_difference
+            try:
+                found = differ(kept, definition, self._as_recorded(kept, lasting))
+            except RefoldError as error:
+                found = f"a recorded argument cannot be compared: {error.message}"
+            if found is not None:
+                place = self.count + 1 + record.passed
+                self.diverge(kept.name, f"step {place} {definition.name}: {found}")
+
+    def _as_recorded(self, kept: Slot, lasting: dict[str, object]) -> dict[str, object]:
+        recorded = {argument.name: argument.value for argument in kept.arguments}
+        return self.acquired.with_recorded_handles(lasting, recorded)
+
+    def _is_open(self, record: Record, kept: Slot) -> bool:
+        """Run code has come to a recorded slot: True, once, if the owner has to settle it."""
+        # What was logged on the way here was logged when the slot was recorded.
+        self.drop_log()
+        return record.open.pop(kept.name, None) is not None
+
+    def drop_log(self) -> None:
+        """Forget log lines: they were written before."""
+        if self.asks:
+            self.asks = [ask for ask in self.asks if type(ask) is not LogLine]
+
+    def diverge(self, slot: str, detail: str) -> None:
+        """Code and record differ; the first difference is the one that is told."""
+        if self.diverged is None:
+            self.diverged = Diverged(slot, detail)
+            self._driving.stopped = True
+
+    def diverge_passed(self, record: Record, name: str) -> None:
+        """A recorded slot whose turn it is, and nobody waits for it."""
+        slot = record.slot(name)
+        if slot is None:
+            self.diverge(name, f"loop {name}: recorded, but the code does not come to it")
+            return
+        where = f"step {record.place(name)} {slot.step}"
+        if slot.step != SLEEP and slot.step not in self._steps:
+            self.diverge(name, f"{where}: the app has no step of this name any more")
+            return
+        scope = scope_of(name)
+        other = next((s for s in self._driving.waiting if scope_of(s) == scope), None)
+        if other is not None:
+            detail = f"recorded as {name}, but the code asks for {other} instead"
+        elif self._driving.branches:
+            detail = f"recorded as {name}, but the code does not ask for it"
+        else:
+            detail = f"recorded as {name}, but the code ends before it"
+        self.diverge(name, f"{where}: {detail}")
