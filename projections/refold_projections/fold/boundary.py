@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from refold_projections.fold.state import DONE, FAILED, OPEN, UNSETTLED, Attempt, RunState, Slot
+from refold_schemas.values import ErrorInfo
 
 EFFECTLESS = frozenset({"sleep"})
 """Slots that are no steps: they are left out of what people read."""
@@ -92,18 +93,15 @@ def boundary(state: RunState, claim_id: bytes) -> Boundary:
             (under_way if is_under_way(worst, claim_id) else in_doubt).append(entry)
         elif outcome is not None or slot.failures:
             at_ms = outcome.at_ms if outcome else slot.attempts[-1].at_ms if slot.attempts else 0
-            error = outcome.error if outcome else None
+            last = slot.attempts[-1] if slot.attempts else None
+            error = outcome.error if outcome else last.reported_error if last else None
             failed.append(
                 FailedStep(
                     slot.name,
                     slot.step,
                     slot.tried,
                     at_ms,
-                    f"{error.type}: {error.message}"
-                    if error
-                    else "absent for good"
-                    if outcome
-                    else "will be tried again",
+                    _error_words(error, ended=outcome is not None),
                 )
             )
     status, reason, needs, wakes = _status(state, under_way, in_doubt)
@@ -131,6 +129,13 @@ def boundary(state: RunState, claim_id: bytes) -> Boundary:
 def is_under_way(attempt: Attempt, claim_id: bytes) -> bool:
     """Whether the attempt is one of the latest claim and nobody doubts it yet."""
     return attempt.status == OPEN and attempt.claim_id == claim_id
+
+
+def _error_words(error: ErrorInfo | None, *, ended: bool) -> str:
+    """The failure in one line."""
+    if error is not None:
+        return f"{error.type}: {error.message}"
+    return "it did not happen" if ended else "will be tried again"
 
 
 def _done_by(slot: Slot) -> int:

@@ -48,6 +48,7 @@ from refold_schemas.events import (
     TimerFired,
     TimerScheduled,
 )
+from refold_schemas.values import ErrorInfo
 
 OUTCOME_OF_EVIDENCE = {"completed": DONE, "failed": FAILED, "never_started": NEVER_STARTED}
 
@@ -139,12 +140,18 @@ def _intended(state: RunState, event: StepIntended, stamp: Stamp) -> RunState:
 
 
 def _settle(
-    state: RunState, slot: Slot, number: int, status: str, *, whole_key: bool = False
+    state: RunState,
+    slot: Slot,
+    number: int,
+    status: str,
+    *,
+    whole_key: bool = False,
+    error: ErrorInfo | None = None,
 ) -> Slot:
     """The slot with attempt `number` (with `whole_key` every unsettled one) in `status`."""
     return slot._replace(
         attempts=tuple(
-            a._replace(status=status)
+            a._replace(status=status, reported_error=_chosen(a.reported_error, error))
             if (a.number == number if not whole_key else a.status in UNSETTLED)
             else a
             for a in slot.attempts
@@ -225,7 +232,7 @@ def _failed(state: RunState, event: StepFailed, stamp: Stamp) -> RunState:
         )
         born += 1
     if slot.attempts:
-        slot = _settle(state, slot, event.attempt, FAILED)
+        slot = _settle(state, slot, event.attempt, FAILED, error=event.error)
     slot = slot._replace(failures=slot.failures + 1, fresh_key=slot.fresh_key or event.fresh_key)
     if event.final and not slot.unsettled:
         outcome = Outcome("failed", state.order_next, stamp.at_ms, error=event.error)
@@ -266,8 +273,10 @@ def _resolved(state: RunState, event: StepResolved, stamp: Stamp) -> RunState:
         )._replace(escalated=False, absent_until_proven=True)
     else:  # speaks for this attempt only
         status = FAILED if event.verdict == "failed" else NEVER_STARTED
-        slot = _settle(state, slot, event.attempt, status)._replace(escalated=False)
-        if status == FAILED:
+        counted = any(a.number == event.attempt and a.status == FAILED for a in slot.attempts)
+        slot = _settle(state, slot, event.attempt, status, error=event.error)
+        slot = slot._replace(escalated=False)
+        if status == FAILED and not counted:
             slot = slot._replace(failures=slot.failures + 1)
     if event.final and not slot.unsettled and slot.outcome is None:
         kind = "failed" if event.verdict == "failed" else "absent"

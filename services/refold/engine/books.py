@@ -4,7 +4,6 @@ A decision is folded when it is queued (tentative) and acts only after its ackno
 person or another process can see comes from durable state. Source: design, section 3.2.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -22,11 +21,12 @@ HEADER_SIZE = 50
 class Unacked:
     """What is queued of one run and not acknowledged yet, with the durable state before it."""
 
-    __slots__ = ("count", "durable")
+    __slots__ = ("count", "durable", "waiting")
 
     def __init__(self, durable: RunState | None) -> None:
         self.durable = durable
         self.count = 0
+        self.waiting: list[Callable[[], None]] = []
 
 
 class DecisionTooLarge(Exception):
@@ -161,15 +161,17 @@ class Books:
         stamps: Sequence[Stamp],
         offset: int,
     ) -> None:
-        unacked.count -= 1
-        if unacked.count == 0:
-            del self._unacked[run_id]
-        else:
-            for event, stamp in zip(events, stamps, strict=True):
-                unacked.durable = evolve(unacked.durable, run_id, event, stamp)
         if run_id in self.states:
             self.marks[run_id] = Mark(offset + len(events) - 1, self.claim_id, stamps[-1].n)
             self.dirty[run_id] = None
+        unacked.count -= 1
+        if unacked.count:
+            for event, stamp in zip(events, stamps, strict=True):
+                unacked.durable = evolve(unacked.durable, run_id, event, stamp)
+            return
+        del self._unacked[run_id]
+        for waiting in unacked.waiting:
+            waiting()
 
     def report(self, record: Record) -> str | None:
         """Fold an AttemptReported that stands in the log; returns the run_id if it is known."""
@@ -206,29 +208,17 @@ class Books:
         """Whether everything decided for the run is acknowledged."""
         return run_id not in self._unacked
 
+    def when_durable(self, run_id: str, then: Callable[[], None]) -> None:
+        """Call `then` once everything decided for the run is acknowledged; now if it is."""
+        unacked = self._unacked.get(run_id)
+        if unacked is None:
+            then()
+        else:
+            unacked.waiting.append(then)
+
     def unsaved(self) -> Iterator[tuple[RunState, Mark]]:
         """Durable states that changed since the last snapshot, with the label of each."""
         for run_id in self.dirty:
             state = self.durable(run_id)
             if state is not None:
                 yield state, self.marks[run_id]
-
-
-class LogLines:
-    """Lines of `ctx.log`, held back until the state that they were written in is durable."""
-
-    def __init__(self, write: Callable[[str, Any], None]) -> None:
-        self._write = write
-        self._held: dict[str, deque[Any]] = {}
-
-    def add(self, run_id: str, line: Any, durable: bool) -> None:
-        """Write the line, or hold it while something of the run is not acknowledged."""
-        if durable and run_id not in self._held:
-            self._write(run_id, line)
-        else:
-            self._held.setdefault(run_id, deque()).append(line)
-
-    def flush(self, run_id: str) -> None:
-        """Everything decided for the run is durable: write what was held."""
-        for line in self._held.pop(run_id, ()):
-            self._write(run_id, line)

@@ -302,7 +302,15 @@ def failed(
     return (event, timer("backoff", slot, at_ms + wait_ms, generation))
 
 
-def rejected_by_lookup(slot: Slot, error: ErrorInfo) -> Events:
+def rejected_by_lookup(
+    slot: Slot,
+    error: ErrorInfo,
+    *,
+    wait_ms: int | None,
+    fresh_key: bool,
+    at_ms: int,
+    generation: int,
+) -> Events:
     """The far system refused it for good: a lookup speaks for the key, hence for all attempts."""
     *earlier, last = slot.unsettled
     return (
@@ -312,7 +320,16 @@ def rejected_by_lookup(slot: Slot, error: ErrorInfo) -> Events:
             )
             for a in earlier
         ),
-        StepFailed(slot.name, last.number, error, True, False, None, None, None),
+        *failed(
+            slot.name,
+            last.number,
+            error,
+            None,
+            wait_ms=wait_ms,
+            fresh_key=fresh_key,
+            at_ms=at_ms,
+            generation=generation,
+        ),
     )
 
 

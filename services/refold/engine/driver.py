@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from refold.app.definitions import StepDef
@@ -37,7 +38,8 @@ from refold_schemas.values import Policy, encode_error, encode_value
 if TYPE_CHECKING:
     from refold.engine.owner import PartitionOwner
 
-TERMINAL = (RunCompleted, RunFailed, RunCancelled, RunBlocked, RunDiverged)
+FOR_A_PERSON = frozenset({"crashes_worker", "limit", "undecodable_event"})
+"""Reasons to be blocked that other code does not mend: `refold retry` lets the run go on."""
 
 
 class Actor:
@@ -63,10 +65,8 @@ class Driver:
     def __init__(self, owner: "PartitionOwner") -> None:
         self.owner = owner
         self.actors: dict[str, Actor] = {}
-        self._held: deque[tuple[str, str]] = deque()
         self._queue: deque[str] = deque()
         self._alone: str | None = None
-        self._alone_order = -1
 
     # ---- activation
 
@@ -110,10 +110,18 @@ class Driver:
             run_id = self._queue.popleft()
             state = self.owner.books.states[run_id]
             if state.ended is None:
-                self._alone, self._alone_order = run_id, state.event_count
+                self._alone = run_id
                 self.owner.soon(self.activate, run_id)
                 return
         self._alone = None
+        self.owner.suspicious = False  # all of them got somewhere: back to the usual way
+
+    def begin(self, run_id: str) -> None:
+        """A new run: its code starts at once, or in its turn while runs start one at a time."""
+        if self._alone is None:
+            self.owner.soon(self.activate, run_id)
+        else:
+            self._queue.append(run_id)
 
     def progressed(self, run_id: str) -> None:
         """An outcome of the run is durable, or it waits: if runs start alone, the next one may."""
@@ -132,11 +140,11 @@ class Driver:
         if state.cancel is not None:
             self.cancelling(actor)
             return
-        if state.parked is not None and state.parked.reason in ("crashes_worker", "limit"):
+        if state.parked is not None and state.parked.reason in FOR_A_PERSON:
             self.drop(run_id)
             return
-        if state.parked is not None and state.parked.reason == "undecodable_event":
-            self.drop(run_id)
+        if self.waits_for_log(state) and not owner.books.is_durable(run_id):
+            owner.books.when_durable(run_id, partial(owner.soon, self.activate, run_id))
             return
         owner.tell_resumed(state)
         definition = owner.app.runs.get(state.run)
@@ -207,8 +215,9 @@ class Driver:
                 if isinstance(ask, StepAsked | ChunkAsked):
                     self._step_asked(actor, ask)
                 elif isinstance(ask, Unsettled):
-                    if getattr(ask, "ask", None) is not None:
-                        actor.asked[ask.slot] = ask.ask
+                    again = ask.ask or self._from_record(run_id, ask)
+                    if again is not None:
+                        actor.asked[ask.slot] = again
                     if ask.expired:
                         actor.expired.add(ask.slot)
                     owner.settling.look_at(run_id, ask.slot)
@@ -223,7 +232,7 @@ class Driver:
                     cursor = CursorAdvanced(ask.slot, ask.cursor, ask.total, ask.state)
                     owner.books.commit(run_id, (cursor,), at_ms=ask.at_ms)
                 elif isinstance(ask, LogLine):
-                    owner.log_lines.add(run_id, ask, owner.books.is_durable(run_id))
+                    owner.books.when_durable(run_id, partial(owner.log_line, run_id, ask))
                 elif isinstance(ask, Diverged):
                     self._diverged(actor, ask)
                     return
@@ -235,6 +244,13 @@ class Driver:
                 self.block(run_id, "limit", f"{slot}: {error}")
                 return
         self._check_limits(actor)
+
+    def _from_record(self, run_id: str, ask: Unsettled) -> StepAsked | None:
+        """What to ask again of a handle that ran out: what its record says."""
+        if ask.definition is None:
+            return None
+        kept = self.owner.books.states[run_id].slots[ask.slot]
+        return StepAsked(ask.slot, ask.definition, {}, kept.fingerprint, kept.arguments)
 
     def _step_asked(self, actor: Actor, ask: StepAsked | ChunkAsked) -> None:
         owner = self.owner

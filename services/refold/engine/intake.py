@@ -79,7 +79,10 @@ class Intake:
         first = events[0]
         if isinstance(first, CommandRejected):
             owner.tell("rejected", run_id, f"{first.command_type}: {first.reason}: {first.detail}")
-        owner.books.commit(run_id, events, command_next=record.offset + 1)
+        then = None
+        if isinstance(first, StepResolved) and run_id is not None:
+            then = owner.driver.then_deliver(run_id, first.slot)
+        owner.books.commit(run_id, events, command_next=record.offset + 1, then=then)
         self._follow_up(command, first)
 
     @staticmethod
@@ -155,10 +158,11 @@ class Intake:
         if isinstance(first, RunStarted):
             owner.start_new(run_id)
         elif isinstance(first, StepResolved):
-            name = first.slot
-            if run_id not in owner.driver.actors:
+            actor = owner.driver.actors.get(run_id)
+            if actor is not None and (actor.session is not None or actor.lookups):
+                owner.settling.after(run_id, first.slot)
+            else:  # a session that starts now finds the outcome in the record
                 owner.driver.activate(run_id)
-            owner.settling.after(run_id, name)
         elif isinstance(command, CancelRun) and not isinstance(first, CommandRejected):
             owner.driver.cancel(run_id)
         elif isinstance(first, RunResumed):

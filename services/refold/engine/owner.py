@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from refold.app.application import App
 from refold.engine import checkpoints
 from refold.engine.attempts import Attempts
-from refold.engine.books import Books, LogLines
+from refold.engine.books import Books
 from refold.engine.calls import Call
 from refold.engine.clock import Clock
 from refold.engine.driver import Driver
@@ -25,6 +25,7 @@ from refold.engine.ending import (
 )
 from refold.engine.intake import Intake
 from refold.engine.reporter import Reporter
+from refold.engine.session import LogLine
 from refold.engine.settings import WorkerSettings
 from refold.engine.settling import Settling
 from refold.engine.tail import Tail
@@ -98,7 +99,6 @@ class PartitionOwner:
         self.attempts = Attempts(self)
         self.settling = Settling(self)
         self.intake = Intake(self)
-        self.log_lines = LogLines(self._log_line)
         self._on_event, self._on_running, self._on_overdue = on_event, on_running, on_overdue
         self._tasks: set[asyncio.Task[Any]] = set()
         self._done = asyncio.Event()
@@ -285,8 +285,9 @@ class PartitionOwner:
         self.driver.drop_all()
         if self.ended:
             return
-        if not self.attempts.calls:
-            self.books.commit(None, (PartitionReleased("the worker stops"),))
+        left = len(self.attempts.calls)
+        why = f"drained but for {left} attempts in flight" if left else "drained"
+        self.books.commit(None, (PartitionReleased(why),))
         await self.tail.drained()
         if not self.ended:
             await self.checkpoint()
@@ -335,7 +336,7 @@ class PartitionOwner:
             partition_count=self.log.facts.partition_count,
             topic_ids=self.log.facts.topic_ids,
             format_level=self.settings.format_level,
-            released=self.draining and self.tail.quiet and not self.attempts.calls,
+            released=self.draining and self.tail.quiet,
         )
         runs = list(self.books.unsaved())
         dirty, self.books.dirty = self.books.dirty, {}
@@ -364,7 +365,7 @@ class PartitionOwner:
     def start_new(self, run_id: str) -> None:
         """A run was started by a command: its code begins from the tentative state at once."""
         if not self.draining:
-            self.soon(self.driver.activate, run_id)
+            self.driver.begin(run_id)
 
     def _fire(self, run_id: str, timer_id: str, generation: int) -> None:
         state = self.books.states.get(run_id)
@@ -448,7 +449,8 @@ class PartitionOwner:
         found = boundary(state, self.books.claim_id)
         return sentence(found, self.zone, today.astimezone(self.zone).date())
 
-    def _log_line(self, run_id: str, line: Any) -> None:
+    def log_line(self, run_id: str, line: LogLine) -> None:
+        """Write a line of `ctx.log`; called once the state that it was written in is durable."""
         fields = "".join(f" {name}={value!r}" for name, value in line.fields.items())
         self.tell("log", run_id, f"{line.level}: {line.message}{fields}")
 

@@ -6,7 +6,7 @@ Source: design, section 6; explored by `tests/model`.
 from enum import Enum
 from typing import NamedTuple
 
-from refold_projections.fold import Attempt, RunState, Slot, is_under_way
+from refold_projections.fold import FAILED, Attempt, RunState, Slot, is_under_way
 from refold_schemas.values import Policy
 
 
@@ -23,6 +23,8 @@ class Do(Enum):
     """Ask the far system by key; "absent" may be believed if `believe`."""
     ESCALATE = "escalate"
     """Hand the slot to a person."""
+    FAIL = "fail"
+    """Every attempt is known not to have acted and no retry is left: the failure is final."""
 
 
 class Move(NamedTuple):
@@ -51,6 +53,7 @@ class Facts(NamedTuple):
     since_end_ms: int
     running: frozenset[int]
     has_lookup: bool
+    retries_left: bool
     lookup_for_ms: int
     expired: bool
     repeats_max: int
@@ -81,6 +84,9 @@ def next_move(state: RunState, slot: Slot, facts: Facts) -> Move:
     if not unsettled:
         if state.cancel is not None:
             return Move(Do.NOTHING)
+        failed = [a for a in slot.attempts if a.status == FAILED]
+        if failed and not facts.retries_left:
+            return Move(Do.FAIL, failed[-1])
         return Move(Do.ATTEMPT, fresh=slot.fresh_key or facts.expired)
     if slot.escalated:
         return Move(Do.NOTHING)
@@ -160,7 +166,7 @@ def believe_in_ms(
     until = boot_ms
     for attempt in slot.unsettled:
         if attempt.claim_id == claim_id:
-            ended = ended_boot_ms.get(attempt.number, claimed_boot_ms + attempt.timeout_ms)
+            ended = ended_boot_ms.get(attempt.number, boot_ms)  # not ended: not yet
             until = max(until, ended + attempt.settle_ms)
         else:
             wait = (attempt.timeout_ms + attempt.settle_ms) * 101 // 100 + 1

@@ -67,8 +67,16 @@ class Settling:
         elif move.do is Do.ESCALATE:
             assert move.attempt is not None
             self.escalate(run_id, name, move.attempt, move.reason)
+        elif move.do is Do.FAIL:
+            assert move.attempt is not None
+            number, error = move.attempt.number, move.attempt.reported_error
+            event = decide.resolved(name, number, "failed", "owner", error=error, final=True)
+            self._record(run_id, name, (event,))
         elif state.cancel is not None and not slot.unsettled:
-            self._close_cancelled(run_id, slot)
+            if actor.session is None:
+                owner.soon(owner.driver.cancelling, actor)
+            else:
+                self._close_cancelled(run_id, slot)
 
     def _facts(self, run_id: str, slot: Slot, definition: StepDef, expired: bool) -> Facts:
         owner = self.owner
@@ -92,6 +100,7 @@ class Settling:
             0 if last_end is None else boot_ms - last_end,
             running,
             definition.lookup is not None,
+            self._retries_left(slot),
             definition.lookup_for_ms,
             expired,
             settings.repeats_max,
@@ -157,8 +166,6 @@ class Settling:
         elif verdict == "absent":
             event = decide.resolved(slot.name, attempt.number, "absent", "owner", final=final)
         else:
-            if verdict == "failed" and not others:
-                final = final or not self._retries_left(slot)
             event = decide.resolved(
                 slot.name,
                 attempt.number,
@@ -172,7 +179,7 @@ class Settling:
     def _retries_left(self, slot: Slot) -> bool:
         definition = self.owner.app.steps.get(slot.step)
         retry = None if definition is None else definition.retry
-        return retry is not None and slot.failures + 1 < retry.max_attempts
+        return slot.failures < (1 if retry is None else retry.max_attempts)
 
     def _record(self, run_id: str, name: str, events: tuple[RunEvent, ...]) -> None:
         """Write a settlement and go on from it: tell run code, or look at the slot again."""
@@ -231,7 +238,7 @@ class Settling:
             self._record(run_id, slot.name, (event,))
         elif kind == "rejected":
             self._asked.pop((run_id, slot.name), None)
-            self._record(run_id, slot.name, decide.rejected_by_lookup(now, encode_error(value)))
+            self._rejected(run_id, state, now, definition, value)
         elif kind == "absent" and move.believe:
             self._asked.pop((run_id, slot.name), None)
             self._absent(run_id, state, now, last)
@@ -240,6 +247,24 @@ class Settling:
             self._wait("settle", run_id, state, slot.name, wait_ms)
         else:
             self._no_answer(run_id, state, now, last, value)
+
+    def _rejected(
+        self, run_id: str, state: RunState, slot: Slot, definition: StepDef, error: BaseException
+    ) -> None:
+        """An observed failure, found out by key: retried as declared, else run code is told."""
+        retry = definition.retry
+        failures = slot.failures + 1
+        again = retry is not None and failures < retry.max_attempts and state.cancel is None
+        fresh = retry is not None and again and isinstance(error, retry.fresh_key_on)
+        events = decide.rejected_by_lookup(
+            slot,
+            encode_error(error),
+            wait_ms=retry.wait_ms(failures) if retry is not None and again else None,
+            fresh_key=fresh,
+            at_ms=self.owner.books.now_ms(),
+            generation=state.event_count + len(slot.unsettled) + 2,
+        )
+        self._record(run_id, slot.name, events)
 
     def _absent(self, run_id: str, state: RunState, slot: Slot, last: Attempt) -> None:
         """Absence is proven as far as settle goes: the next attempt, in a cancelled run the end."""
