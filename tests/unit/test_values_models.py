@@ -156,7 +156,7 @@ def _private_client() -> Holding:
         (_never_set, "result", "pence was never set"),
         (_attribute_beside, "result.hidden", "not the same"),
         (_private_client, "result._client", "no way"),
-        (lambda: Page[int](items=[1]), "result", "top of a module"),
+        (lambda: Page[bytes](items=[b"1"]), "result", "top of a module"),
     ],
 )
 def test_a_model_that_would_come_back_another_is_refused(make: Any, path: str, reason: str) -> None:

@@ -9,7 +9,7 @@ from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
-from typing import Any
+from typing import Any, is_typeddict
 from uuid import UUID
 
 from refold_schemas.errors import ValueUnreadable
@@ -310,23 +310,34 @@ def decode_value_as(value: Value, annotation: object) -> object:
         raise ValueUnreadable(value.type, "it is nested too deep for the stack") from error
 
 
-def _read_today(tree: Tree, annotation: object, plain: bool) -> object:
+def _read_today(tree: Tree, annotation: Any, plain: bool) -> object:
+    adapter = _adapter_of(annotation)
+    if adapter is None:
+        return _unchecked(Reader(loose=False).read(tree, DEPTH_MAX), annotation)
     if plain:
-        return _validate(annotation, tree)
+        return _validate(adapter, annotation, tree)
     try:
-        return _validate(annotation, Reader(loose=False, today=True).read(tree, DEPTH_MAX))
+        today = Reader(loose=False, today=True).read(tree, DEPTH_MAX)
+        return _validate(adapter, annotation, today)
     except Unreadable as error:
         try:
-            return _validate(annotation, Reader(loose=True).read(tree, DEPTH_MAX))
+            return _validate(adapter, annotation, Reader(loose=True).read(tree, DEPTH_MAX))
         except Unreadable:
             raise error from None  # the first reading knows the stored classes: it says more
 
 
-def _validate(annotation: object, obj: object) -> object:
-    try:
-        adapter = _adapter(annotation)
-    except TypeError:  # an annotation that cannot be hashed
-        adapter = _adapter.__wrapped__(annotation)
+def _unchecked(obj: object, annotation: Any) -> object:
+    """Return the value as it was stored, for an annotation that pydantic has no schema for.
+
+    Such are typing.TypedDict before Python 3.12 and dataclasses with fields of foreign types.
+    """
+    checkable = isinstance(annotation, type) and not is_typeddict(annotation)
+    if checkable and not isinstance(obj, annotation):
+        raise Unreadable(f"it is no {annotation.__qualname__}, which pydantic cannot make")
+    return obj
+
+
+def _validate(adapter: Any, annotation: object, obj: object) -> object:
     try:
         return adapter.validate_python(obj, by_name=True, by_alias=True)
     except RecursionError:
@@ -335,27 +346,34 @@ def _validate(annotation: object, obj: object) -> object:
         raise Unreadable(f"it does not fit {_named(annotation)}: {describe(error)}") from error
 
 
+def _adapter_of(annotation: Any) -> Any:
+    try:
+        return _adapter(annotation)
+    except TypeError:  # an annotation that cannot be hashed
+        return _adapter.__wrapped__(annotation)
+
+
 @lru_cache(maxsize=1024)
 def _adapter(annotation: Any) -> Any:
+    """Return the TypeAdapter of an annotation, or None where pydantic cannot make one."""
     from pydantic import TypeAdapter
     from pydantic.errors import PydanticUserError
 
     try:
         return TypeAdapter(annotation)
-    except (PydanticUserError, NameError) as error:
-        text = str(error).split("\n", 1)[0]
-        raise Unreadable(f"pydantic cannot read into {_named(annotation)}: {text}") from error
+    except (PydanticUserError, NameError):
+        return None
 
 
 def _dataclass_today(cls: type[Any], fields: dict[str, object]) -> object:
     """Read fields into today's dataclass: types and defaults as it has them now."""
+    adapter = _adapter_of(cls)
+    if adapter is not None:
+        return _validate(adapter, cls, fields)
     try:
-        return _validate(cls, fields)
-    except Unreadable as error:
-        try:
-            return build(cls, fields, [], {})  # annotated with what pydantic does not know
-        except Unbuildable:
-            raise error from None
+        return build(cls, fields, [], {})
+    except Unbuildable as error:
+        raise Unreadable(f"{cls.__qualname__} does not take it: {error}") from error
 
 
 def _named(annotation: object) -> str:
