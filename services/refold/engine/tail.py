@@ -91,6 +91,17 @@ class Tail:
                 await self._append(batch)
         except ClaimEnded as why:
             self.end(why)
+        except RefoldError as error:  # the gap cannot be read: nobody knows who owns
+            told = f"what stands before the acknowledged batch cannot be read: {error.message}"
+            self.end(ClaimUnknown(self.partition, told))
+        except Exception as error:  # a defect must not stop the tail without a word
+            broken = ClaimEnded(
+                f"partition {self.partition}: the engine failed: {type(error).__name__}: {error}",
+                kept="every acknowledged event",
+                next="the worker claims again; report this with the traceback if it repeats",
+            )
+            broken.__cause__ = error
+            self.end(broken)
         finally:
             self._flight = None
             if not self._queue:
@@ -194,11 +205,14 @@ class Tail:
         )
         if self.position.offset_next != start:
             return
+        if records and records[0].offset == anchor:
+            self._check_anchor(records[0])
+            # A read may return no more than its first record: that says nothing of what follows.
+            records = records[1:] or await self.log.read(Topic.EVENTS, self.partition, start)
+            if self.position.offset_next != start:
+                return
         progress = False
         for record in records:
-            if record.offset == anchor:
-                self._check_anchor(record)
-                continue
             if record.offset < start:
                 continue
             if record.offset >= end:

@@ -1,0 +1,109 @@
+"""What the simulation has found in the tail of a partition, each fault by itself."""
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from refold.engine.ending import ClaimEnded, ClaimFenced, ClaimUnknown
+from refold.engine.tail import Decision, Tail
+from refold.log.memory import Faults, MemoryBroker, MemoryLog, ReadCall, ReadFault
+from refold.log.port import Entry, Topic
+from refold.testing.sim_loop import SimProcess, Universe
+from refold_projections.fold import Position
+from refold_schemas.codec import KIND_CLAIM, KIND_EVENT, RecordHeader
+
+OURS, FOREIGN = b"o" * 16, b"f" * 16
+
+
+class OneFault(Faults):
+    def __init__(self, fault: ReadFault) -> None:
+        self.fault = fault
+
+    def on_read(self, call: ReadCall) -> ReadFault | None:
+        return self.fault
+
+
+def record(kind: int, claim_id: bytes, epoch: int, n: int) -> Entry:
+    return Entry(None, b"body", RecordHeader(kind, claim_id, epoch, n, 0, 0).pack())
+
+
+def append_behind_a_foreign_claim(
+    fault: ReadFault, acked: Callable[[int], None]
+) -> list[ClaimEnded]:
+    """Our claim stands at 0, a foreign one at 1; our first batch is acknowledged at 2."""
+    universe = Universe(Random(1))
+    broker = MemoryBroker("t", now_ms=lambda: 0, schedule=universe.schedule_ms)
+    broker.put(Topic.EVENTS, 0, [record(KIND_CLAIM, OURS, 1, 0)])
+    broker.put(Topic.EVENTS, 0, [record(KIND_CLAIM, FOREIGN, 2, 0)])
+    broker.faults = OneFault(fault)
+    process = SimProcess(universe, "owner")
+    log = MemoryLog("memory://t", broker=broker)
+    ended: list[ClaimEnded] = []
+    tail = Tail(
+        log,
+        0,
+        OURS,
+        Position(1, 1, OURS, 0, False, 0, 0, 0, OURS, 0),
+        batch_bytes=1_000,
+        timeout_ms=1_000,
+        on_report=lambda record: None,
+        on_end=ended.append,
+    )
+
+    async def main() -> None:
+        await log.open(create=True)
+        tail.put(Decision([record(KIND_EVENT, OURS, 1, 0)], 100, 0, 0, 0, acked))
+        await tail.drained()
+
+    process.start(main())
+    universe.run(10_000_000)
+    assert process.errors == []
+    return ended
+
+
+def test_a_read_that_returns_the_last_known_record_only_does_not_hide_a_foreign_claim() -> None:
+    acted: list[int] = []
+    [why] = append_behind_a_foreign_claim(ReadFault(record_count_max=1), acted.append)
+    assert isinstance(why, ClaimFenced)
+    assert why.claim_id_newer == FOREIGN
+    assert acted == []
+
+
+def test_a_gap_that_cannot_be_read_ends_the_claim_and_nothing_acts() -> None:
+    acted: list[int] = []
+    [why] = append_behind_a_foreign_claim(ReadFault(refused=True), acted.append)
+    assert isinstance(why, ClaimUnknown)
+    assert "cannot be read" in str(why)
+    assert acted == []
+
+
+@pytest.mark.parametrize("error", [KeyError("slot"), ZeroDivisionError("bug")])
+def test_a_defect_in_what_follows_an_acknowledgement_ends_the_claim_aloud(error: Exception) -> None:
+    def acked(offset: int) -> None:
+        raise error
+
+    universe = Universe(Random(1))
+    broker = MemoryBroker("t", now_ms=lambda: 0, schedule=universe.schedule_ms)
+    process = SimProcess(universe, "owner")
+    log = MemoryLog("memory://t", broker=broker)
+    ended: list[ClaimEnded] = []
+    tail = Tail(
+        log,
+        0,
+        OURS,
+        Position(),
+        batch_bytes=1_000,
+        timeout_ms=1_000,
+        on_report=lambda record: None,
+        on_end=ended.append,
+    )
+
+    async def main() -> None:
+        await log.open(create=True)
+        tail.put(Decision([record(KIND_EVENT, OURS, 1, 0)], 100, 0, 0, 0, acked))
+        await tail.drained()
+
+    process.start(main())
+    universe.run(10_000_000)
+    assert [why.__cause__ for why in ended] == [error]
