@@ -267,7 +267,7 @@ def test_never_started_of_a_call_that_began_is_found(stage: Stage) -> None:
     slot = stage.intend()
     stage.call(slot)
     reported = AttemptReported(slot, 1, "key-1", "never_started", None, None, "w0")
-    stage._put(b"run-1", reported, KIND_REPORT, 1)
+    stage._put(b"run-1", reported, KIND_REPORT, stage.n - 1)
     stage.violated("had begun it")
 
 

@@ -187,14 +187,14 @@ async def mapper(ctx: RunContext, amount: int) -> dict[str, Any]:
 @app.run("looper")
 async def looper(ctx: RunContext, amount: int) -> dict[str, Any]:
     """A loop with a cursor, an effect in its body."""
-    total = 0
-    async for batch, state in ctx.each(list(range(5)), every=2, state=0):
+    loop = ctx.each(list(range(5)), every=2, state=0)
+    async for batch, state in loop:
         total = state
         for item in batch:
             total += await ctx.step(read_price, item + amount)
         await _told(ctx.step(reserve, total))
         batch.commit(total)
-    return {"total": total, "booked": await _told(ctx.step(book, amount))}
+    return {"total": loop.state, "booked": await _told(ctx.step(book, amount))}
 
 
 async def _branch(ctx: RunContext, wait_ms: int, amount: int) -> list[Any]:

@@ -401,6 +401,11 @@ class PartitionWatch:
         event, vendor = fact.event, self.watch.vendor
         if vendor is None:
             return
+        run = self.shadow.runs.get(fact.run_id or "")
+        slot = run.slots.get(event.slot) if run is not None else None
+        named = [a for a in slot.attempts if (a.claim, a.n) == (fact.claim, fact.n)] if slot else []
+        if not named and event.outcome == "never_started":
+            return  # of an intent that does not count: nobody acted for it
         deeds = vendor.done(fact.run_id or "", event.slot)
         mine = [d for d in deeds if d.attempt == event.attempt]
         what = f"{event.slot} of {fact.run_id}: attempt {event.attempt} is reported {event.outcome}"

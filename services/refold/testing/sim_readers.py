@@ -3,10 +3,20 @@
 from typing import Any
 
 from refold.testing.sim_checks import PartitionWatch, Watch, states_at
-from refold_projections.fold import PartitionFold, from_snapshot, state_hash, to_snapshot
+from refold_projections.fold import PartitionFold, RunState, from_snapshot, state_hash, to_snapshot
 
 CLAIMS_TRIED = 3
 """Readers that start at a claim, for each partition: at the first, a middle and the last one."""
+
+
+def _difference(state: RunState, due: RunState) -> str:
+    """Where two states of a run differ."""
+    fields = [
+        f"{name} ({own!r}, not {other!r})"[:300]
+        for name, own, other in zip(state._fields, state, due, strict=True)
+        if own != other
+    ]
+    return f"is {state_hash(state)[:12]}, not {state_hash(due)[:12]}: {', '.join(fields)}"
 
 
 class Readers:
@@ -30,9 +40,7 @@ class Readers:
                 if state != expected.get(run_id):
                     told = "does not exist there"
                     if run_id in expected:
-                        told = (
-                            f"is {state_hash(state)[:12]}, not {state_hash(expected[run_id])[:12]}"
-                        )
+                        told = _difference(state, expected[run_id])
                     self.watch.journal.violate(
                         f"{name}: its durable state of {run_id} at offset {offset_next} {told}"
                     )
