@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from refold.log import Entry, Topic
-from refold.log.sqlite import SqliteLog
+from refold.log.sqlite import FILE_CHECK_MS, SqliteLog
 from refold_schemas.errors import (
     AppendUnknown,
     LogCorrupted,
@@ -519,7 +519,7 @@ def test_a_truncated_file_is_corrupted(tmp_path: Path) -> None:
 def test_a_file_that_is_taken_away_acknowledges_nothing_more(
     tmp_path: Path, replaced: bool
 ) -> None:
-    """SQLite would go on writing into a file that has no name any more."""
+    """SQLite would go on writing into a file that has no name any more; noticed within 20 ms."""
     path = tmp_path / "log.db"
 
     async def main() -> None:
@@ -529,6 +529,7 @@ def test_a_file_that_is_taken_away_acknowledges_nothing_more(
         path.rename(tmp_path / "elsewhere.db")
         if replaced:
             path.write_bytes((tmp_path / "elsewhere.db").read_bytes())
+        await asyncio.sleep(2 * FILE_CHECK_MS / 1000)
         with pytest.raises(LogUnavailable, match="replaced" if replaced else "removed"):
             await log.append(Topic.EVENTS, 0, batch_of("a", 2))
         await log.close()

@@ -57,6 +57,9 @@ QUEUE_COUNT_MAX = 10_000
 TOMBSTONE_MS = 24 * 3_600_000
 """How long the deletion of a key in `snapshots` can still be read, as Kafka's default."""
 
+FILE_CHECK_MS = 20
+"""How often, at most, the writer looks whether its file is still the one that the path names."""
+
 # What is appended most lies last in the file, where SQLite fills its pages best.
 _STREAM_ORDER = (Topic.DEAD_LETTERS, Topic.SNAPSHOTS, Topic.COMMANDS, Topic.EVENTS)
 
@@ -137,6 +140,7 @@ class SqliteLog:
         self._ends: dict[int, tuple[int, int]] = {}
         self._writer_version = -1
         self._inode: tuple[int, int] = (0, 0)
+        self._file_checked_ms = 0
         self._owners: dict[str, int] = {}
 
     @property
@@ -798,9 +802,13 @@ class SqliteLog:
     def _file_gone(self) -> Callable[[], LogUnavailable] | None:
         """What to say if the file was removed or replaced under us: what we write is then lost."""
         path = self._place.path
+        now_ms = boot_ms()
+        if now_ms - self._file_checked_ms < FILE_CHECK_MS:
+            return None
         try:
             status = os.stat(path)
             if (status.st_dev, status.st_ino) == self._inode:
+                self._file_checked_ms = now_ms
                 return None
             reason = f"the file {path} was replaced while it was open"
         except OSError:
