@@ -5,6 +5,7 @@ import io
 import json
 import typing
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, cast
 
 import fastavro
@@ -376,10 +377,13 @@ def test_a_header_comes_back_equal(header: RecordHeader) -> None:
 
 def test_the_layout_of_the_header_is_fixed() -> None:
     header = RecordHeader(KIND_REPORT, bytes(range(16)), 1, 2, 3, -1)
-    assert header.pack().hex() == (
+    expected = (
         "0102000102030405060708090a0b0c0d0e0f"
         "000000000000000100000000000000020000000000000003ffffffffffffffff"
     )
+    assert header.pack().hex() == expected
+    document = Path(__file__).resolve().parents[2] / "docs" / "log-format.md"
+    assert f"\n{expected}\n" in document.read_text(encoding="utf-8")
 
 
 GOOD = RecordHeader(KIND_EVENT, bytes(16), 1, 2, 3, 4)

@@ -88,3 +88,11 @@ def test_nothing_is_read_before_it_is_needed(tmp_path: Path) -> None:
     registry = FileRegistry(tmp_path / "absent")
     with pytest.raises(RegistryUnreadable):
         registry.id_of("refold.events.TimerFired")
+
+
+def test_the_document_lists_every_id() -> None:
+    document = (Path(__file__).resolve().parents[2] / "docs" / "log-format.md").read_text()
+    registry = FileRegistry()
+    for schema_id in registry.all_ids():
+        name, version = registry.name_version(schema_id)
+        assert f"\n| {schema_id} | `{name}` | {version} |\n" in document
