@@ -9,7 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
-if __package__ in (None, ""):
+if __name__ == "__main__":
     # Run by path: this folder is on sys.path and its parent is not.
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 

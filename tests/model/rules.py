@@ -102,8 +102,8 @@ class Rules:
     proof_owed_after_late_cancel: bool = True
     # 6: `escalate` is never repeated without a person.
     escalate_waits: bool = True
-    # 6: `resolve --did-not-happen` is refused until the wait is over, judged by the time when the person
-    # asked: "when asked". Broken: "when decided" (the command may have lain there), "never".
+    # 6: `resolve --did-not-happen` is refused until the wait is over, judged by the time of asking:
+    # "when asked". Broken: "when decided" (the command may have lain there), "never".
     person_held_back: str = "when asked"
     # 6: ... and is about the attempts that the person saw.
     person_names_attempts: bool = True

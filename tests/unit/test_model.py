@@ -35,7 +35,7 @@ def test_a_broken_rule_is_caught(mutant: Mutant) -> None:
 
 
 def test_no_world_of_a_mutant_is_broken_without_the_mutation() -> None:
-    """Else a mutant could be "caught" by a fault of its world. A first look: the cases go deeper."""
+    """Else a mutant could be "caught" by a fault of its world. The cases look deeper."""
     for settings in dict.fromkeys(mutant.settings for mutant in MUTANTS):
         result = Explorer(Protocol(replace(settings, states_max=4_000), Rules())).explore()
         assert result.broken is None, settings
