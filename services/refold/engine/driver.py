@@ -255,6 +255,8 @@ class Driver:
     def _step_asked(self, actor: Actor, ask: StepAsked | ChunkAsked) -> None:
         owner = self.owner
         actor.asked[ask.slot] = ask
+        if owner.draining:
+            return  # the next owner is asked the same; here only what is in flight is waited for
         if ask.definition.policy is Policy.RE_EXECUTABLE and not (
             owner.suspicious and isinstance(ask, StepAsked)
         ):

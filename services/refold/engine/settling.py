@@ -30,7 +30,7 @@ class Settling:
     def look_at(self, run_id: str, name: str) -> None:
         """Do what the slot needs next; harmless if it needs nothing."""
         owner = self.owner
-        if owner.ended:
+        if owner.ended or owner.draining:
             return
         state = owner.books.states.get(run_id)
         slot = None if state is None else state.slots.get(name)
