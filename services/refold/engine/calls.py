@@ -14,6 +14,7 @@ from refold.app.effect import Effect
 from refold.engine.clock import Clock
 
 READY, LOOKED, BARRED = "ready", "looked", "barred"
+_EXPIRED = object()
 
 
 class Call:
@@ -128,17 +129,20 @@ class Call:
         """Look, then act. The intent must be acknowledged under rule 4 before this."""
         self.loop = loop
         if not self.in_thread:
-            if not self.look():
-                self._end("expired", None)
-                return
             # A context of its own: a step must not see or change the engine's variables.
-            self.task = loop.create_task(self._run(), context=contextvars.Context())
+            self.task = loop.create_task(self._look_and_run(), context=contextvars.Context())
             self.task.add_done_callback(self._task_done)
         else:
             self.task = asyncio.ensure_future(
                 loop.run_in_executor(threads, self._run_in_thread), loop=loop
             )
             self.task.add_done_callback(self._task_done)
+
+    async def _look_and_run(self) -> Any:
+        # The look belongs to the task's own turn: the process may stop for long before it comes.
+        if not self.look():
+            return _EXPIRED
+        return await self._run()
 
     async def _run(self) -> Any:
         result = self.definition.invoke(self.effect(), self.arguments)
@@ -158,13 +162,20 @@ class Call:
 
     def _task_done(self, task: "asyncio.Future[Any]") -> None:
         if task.cancelled():
+            if self.bar():  # before it had its first turn
+                self._end("expired", None)
+                return
             self._end("raised", asyncio.CancelledError("the attempt was cancelled"))
             return
         error = task.exception()
         if error is not None:
             self._end("raised", error)
         elif not self.in_thread:
-            self._end("returned", task.result())
+            result = task.result()
+            if result is _EXPIRED:
+                self._end("expired", None)
+            else:
+                self._end("returned", result)
         else:
             kind, value = task.result()
             self._end(kind, value)
