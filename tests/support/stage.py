@@ -22,10 +22,11 @@ from refold.worker import Worker
 from refold_projections.fold import PartitionFold
 from refold_schemas.codec import Codec
 from refold_schemas.errors import RefoldError
-from refold_schemas.events import Event
+from refold_schemas.events import Event, PartitionClaimed, StepCompleted
 from refold_schemas.registry import FileRegistry
 from world import Settings, World
 from world.access import using
+from world.calls import VendorCalls
 from world.local import LocalClient
 
 EPOCH_MS = 1_767_225_600_000
@@ -37,6 +38,21 @@ Deadly = Callable[[Event], bool]
 """Whether the process dies instead of appending a batch with this event."""
 Person = Callable[[World, str], tuple[bool, object]]
 """Of a slot in doubt: whether it happened, by the world's ledger, and what its step returned."""
+
+
+class BeforeRecordOf:
+    """Deadly once: in front of the record of what the first attempt of `slot` returned."""
+
+    def __init__(self, slot: str) -> None:
+        self.slot = slot
+        self.struck = False
+
+    def __call__(self, event: Event) -> bool:
+        """Whether this is that record."""
+        if self.struck or not isinstance(event, StepCompleted) or event.slot != self.slot:
+            return False
+        self.struck = True
+        return True
 
 
 class DeadlyLog(MemoryLog):
@@ -80,6 +96,7 @@ class Stage:
         )
         self.broker.exists = True
         self.world = World(settings=Settings(seed=seed), now_ms=self.now_ms)
+        self.client: VendorCalls = LocalClient(self.world)
         self.lives = 0
         self.resolved: list[str] = []
         self.problems: list[str] = []
@@ -111,7 +128,7 @@ class Stage:
     ) -> "Played":
         """Start run `name` and return what came of it; whatever nobody caught is raised."""
         told: list[Played] = []
-        with using(LocalClient(self.world)):
+        with using(self.client):
             self._start_worker()
             caller = SimProcess(self.universe, "caller", epoch_ms=EPOCH_MS)
             caller.start(self._call(name, given, run_id, person, told))
@@ -130,6 +147,11 @@ class Stage:
         """How often each kind of thing was done in the world."""
         counted: dict[str, int] = self.world.counters()["effects"]
         return counted
+
+    def claims(self) -> list[PartitionClaimed]:
+        """Every claim in the log."""
+        events = [self._codec.decode(r.value or b"") for r in self.broker.records(Topic.EVENTS, 0)]
+        return [event for event in events if isinstance(event, PartitionClaimed)]
 
     def _start_worker(self) -> None:
         if self._over:
