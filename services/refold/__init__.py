@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         StepAbsent,
         StepError,
         StepOutsideRun,
+        ValueTooLarge,
     )
     from refold_schemas.values import (
         Absent,
@@ -54,6 +55,7 @@ _ROOMS = {
         "StepAbsent",
         "StepError",
         "StepOutsideRun",
+        "ValueTooLarge",
     ),
     "refold_schemas.values": (
         "Absent",
@@ -94,6 +96,7 @@ __all__ = [
     "StepAbsent",
     "StepError",
     "StepOutsideRun",
+    "ValueTooLarge",
 ]
 
 

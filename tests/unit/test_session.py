@@ -37,6 +37,7 @@ from refold_schemas.errors import (
     StepError,
     StepOutsideRun,
     ValueRefused,
+    ValueTooLarge,
 )
 from refold_schemas.values import Unrecordable, digest_value, encode_value
 from support.play import STARTED_MS, Play, new_state, replay
@@ -70,6 +71,13 @@ def running(app: App, body: Body) -> App:
 
     app.run("test", version=str(len(app.versions) + 1))(test)
     return app
+
+
+def asked_first(play: Play, index: int) -> StepAsked:
+    """What a process asked for at that place."""
+    ask = play.asked[index]
+    assert isinstance(ask, StepAsked)
+    return ask
 
 
 # ---- slots
@@ -198,7 +206,8 @@ def test_empty_gather_map_and_each_ask_for_nothing() -> None:
     load = reading(app, "load")
 
     async def body(ctx: RunContext) -> Any:
-        loop = ctx.each([], every=2, state="s")
+        nothing: list[int] = []
+        loop = ctx.each(nothing, every=2, state="s")
         async for batch, state in loop:
             batch.commit(state)
         return await ctx.gather(), await ctx.map(load, []), loop.state
@@ -352,7 +361,8 @@ def test_uuid_and_random_are_the_same_on_replay_and_differ_by_scope() -> None:
 
     running(app, body)
     play = Play(app, new_state()).run()
-    (one, two), own = play.result  # type: ignore[misc]
+    result: Any = play.result
+    (one, two), own = result
     assert len({*one, *two, own}) == 9
     assert replay(app, play.state).result == play.result
     other = Play(app, new_state()._replace(nonce=bytes(32))).run()
@@ -831,6 +841,34 @@ def test_arguments_that_cannot_be_stored_are_refused_in_run_code_by_name() -> No
     assert "item.price" in play.result
 
 
+def test_a_refused_call_takes_no_slot_live_or_replayed() -> None:
+    """Refused for what it is or for its size: the next call gets the place, on replay too."""
+    app = App("a")
+    load = reading(app, "load", lambda item: 1)
+
+    class Tally(int):
+        pass
+
+    async def body(ctx: RunContext) -> Any:
+        seen: list[str] = []
+        for item in (Tally(1), {"a": float("inf")}, "x" * 1_000_001, "fits"):
+            try:
+                await ctx.step(load, item)
+            except (ValueRefused, ValueTooLarge) as error:
+                seen.append(str(error).split(". Kept")[0])
+        return seen
+
+    running(app, body)
+    live = Play(app, new_state()).run()
+    assert list(live.state.slots) == ["load#1"]
+    assert isinstance(live.result, list)
+    assert len(live.result) == 3
+    assert live.result[2] == (
+        "run run-1: step load: argument item has 1,000,003 bytes, 1,000,000 are allowed"
+    )
+    assert replay(app, live.state).result == live.result
+
+
 def test_revalidate_returns_the_fresh_value_or_raises_with_both() -> None:
     app = App("a")
     quotes = iter([100, 104, 150])
@@ -901,7 +939,7 @@ def test_a_loop_goes_on_behind_its_recorded_cursor() -> None:
 
 
 def test_a_loop_over_other_items_than_recorded_diverges() -> None:
-    app, load = loop_app()
+    app, _ = loop_app()
     live = Play(app, new_state()).run()
 
     async def changed(ctx: RunContext) -> None:
@@ -970,12 +1008,22 @@ def test_a_state_that_cannot_be_stored_is_refused_at_commit() -> None:
     assert "state" in str(play.error)
 
 
+def test_a_state_over_the_limit_is_refused_at_commit() -> None:
+    async def body(ctx: RunContext) -> None:
+        async for batch, _ in ctx.each(range(4), every=2):
+            batch.commit("y" * 1_000_001)
+
+    play = Play(running(App("a"), body), new_state()).start()
+    assert isinstance(play.error, ValueTooLarge)
+    assert "loop each#1: its state has 1,000,003 bytes" in str(play.error)
+
+
 def test_leaving_a_loop_after_commit_keeps_the_body_of_its_last_batch() -> None:
     app = App("a")
     load = reading(app, "load")
 
     async def body(ctx: RunContext) -> Any:
-        found = None
+        found = 0
         async for batch, state in ctx.each(range(9), every=3, state=0):
             found = await ctx.step(load, sum(batch))
             batch.commit(state + 1)
@@ -1215,9 +1263,10 @@ def test_run_code_that_swallows_teardown_is_abandoned_and_reported() -> None:
     app = App("a")
     load = reading(app, "load")
     tries: list[int] = []
+    over: list[bool] = []
 
     async def stubborn(ctx: RunContext) -> None:
-        while True:
+        while not over:
             try:
                 await ctx.step(load, len(tries))
             except BaseException:
@@ -1234,6 +1283,7 @@ def test_run_code_that_swallows_teardown_is_abandoned_and_reported() -> None:
         play.session.close()
         assert play.session.swallowed_teardown
     assert 1 < len(tries) < 1000
+    over.append(True)  # what is abandoned ends with the process
 
 
 def test_a_diverged_session_asks_nothing_more_and_can_be_closed() -> None:
@@ -1283,10 +1333,10 @@ def test_recorded_slots_without_outcome_are_unsettled_not_asked_again() -> None:
     live.intend("gather#1[0]/charge#1")
     live.intend("gather#1[1]/sleep#1")
     again = replay(app, live.state)
-    assert again.asked == [
-        Unsettled("gather#1[0]/charge#1", app.steps["charge"], False),
-        Unsettled("gather#1[1]/sleep#1", None, False),
-    ]
+    unsettled = again.asked[0]
+    assert isinstance(unsettled, Unsettled)
+    assert unsettled == (unsettled.slot, app.steps["charge"], False, live.asked[0])
+    assert again.asked[1] == Unsettled("gather#1[1]/sleep#1", None, False)
     assert again.run().result == (1, None)
 
 
@@ -1348,10 +1398,10 @@ def test_a_handle_that_ran_out_is_acquired_anew_and_stands_for_the_old_one() -> 
     fresh = replay(app, live.state, now_ms=later)
     assert list(fresh.open) == ["write#2"], "both live for a minute"
     late = replay(app, live.state, now_ms=later + 10_000)
-    assert late.asked == [Unsettled("lock#1", app.steps["lock"], True)]
+    assert late.asked == [Unsettled("lock#1", app.steps["lock"], True, asked_first(live, 0))]
     assert late.session.replaying
     late.finish("lock#1")
-    assert late.asked[1:] == [Unsettled("lock#2", app.steps["lock"], True)]
+    assert late.asked[1:] == [Unsettled("lock#2", app.steps["lock"], True, asked_first(live, 1))]
     late.finish("lock#2")
     asked = late.asked[-1]
     assert isinstance(asked, StepAsked)
@@ -1426,7 +1476,7 @@ def test_a_resumed_run_acquires_anew_what_its_first_end_released() -> None:
     repaired = failed.state._replace(input=encode_value(False))
     done.clear()
     again = replay(app, repaired, now_ms=failed.now_ms)
-    assert again.asked == [Unsettled("lock#1", app.steps["lock"], True)]
+    assert again.asked == [Unsettled("lock#1", app.steps["lock"], True, asked_first(failed, 0))]
     again.now_ms = failed.now_ms
     again.run()
     assert again.result == "done"

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from refold import App, Policy, RunContext
 from refold.engine.session import CursorAsked, Diverged, LogLine, Raised, Returned, Unsettled
+from refold_projections.fold.state import RunState
 from support.play import Fails, Play, new_state, replay
 
 app = App("replayed")
@@ -169,7 +170,7 @@ def test_every_prefix_of_the_record_leads_to_the_same_end(plan: list[Any], data:
     intents: dict[str, None] = {}
 
     def choose(slots: list[str]) -> str:
-        slot = data.draw(st.sampled_from(slots))
+        slot: str = data.draw(st.sampled_from(slots))
         if data.draw(st.booleans()):
             other = data.draw(st.sampled_from(slots))
             live.intend(other)
@@ -204,7 +205,7 @@ def test_every_prefix_of_the_record_leads_to_the_same_end(plan: list[Any], data:
         assert not again.session.waiting_slots
 
 
-def prefix_ms(state: Any) -> int:
+def prefix_ms(state: RunState) -> int:
     """The time of the last outcome: a new process cannot be earlier."""
     orders = [slot.outcome for slot in state.slots.values() if slot.outcome]
     return max((outcome.at_ms for outcome in orders), default=state.started_ms)
@@ -227,7 +228,8 @@ def test_asks_of_a_prefix_are_those_of_the_live_run(plan: list[Any], data: Any) 
 
     def choose(slots: list[str]) -> str:
         open_at[len(live.history) - 1] = set(slots)
-        return data.draw(st.sampled_from(slots))
+        slot: str = data.draw(st.sampled_from(slots))
+        return slot
 
     live.run(choose)
     for index, slots in open_at.items():

@@ -39,6 +39,7 @@ from refold_schemas.errors.run import (
     StepAbsent,
     StepError,
     StepOutsideRun,
+    ValueTooLarge,
 )
 from refold_schemas.errors.values import BadRunId, ValueRefused, ValueUnreadable
 
@@ -79,5 +80,6 @@ __all__ = [
     "UnknownSchemaId",
     "UnknownSchemaName",
     "ValueRefused",
+    "ValueTooLarge",
     "ValueUnreadable",
 ]

@@ -182,6 +182,21 @@ class InputRefused(RefoldError):
         )
 
 
+class ValueTooLarge(RefoldError, ValueError):
+    """An argument, or the state of a loop, is over the limit for one stored value."""
+
+    code = "R413"
+
+    def __init__(self, run_id: str, what: str, size: int, size_max: int) -> None:
+        """`what` names step and argument, the sizes are bytes as stored."""
+        self.run_id, self.what, self.size, self.size_max = run_id, what, size, size_max
+        super().__init__(
+            f"run {run_id}: {what} has {size:,} bytes, {size_max:,} are allowed",
+            kept="every recorded step; this call was not begun",
+            next="pass a reference (a key, a URL) instead of the content, or raise the limit",
+        )
+
+
 class RunTornDown(BaseException):
     """The run is taken down in this process (it goes on elsewhere): what waits, waits no more.
 

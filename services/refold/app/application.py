@@ -216,6 +216,10 @@ class App:
 
         return register
 
+    def step_named(self, name: str) -> StepDef | None:
+        """The step or model of this name, None if this App does not have it."""
+        return self.steps.get(name)
+
     def run_of(self, name: str, version: str) -> RunDef | None:
         """The run function of exactly this version, None if this App does not have it."""
         return self._versions.get((name, version))

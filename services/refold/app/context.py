@@ -19,6 +19,9 @@ T3 = TypeVar("T3")
 T4 = TypeVar("T4")
 T5 = TypeVar("T5")
 
+# Steps are typed Coroutine[None, None, R], not [Any, Any, R]: an Any in an argument makes mypy give
+# up on the overloads of gather.
+
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -171,11 +174,11 @@ class RunContext:
         /,
         *args: P.args,
         **kwargs: P.kwargs,
-    ) -> Coroutine[Any, Any, R]: ...
+    ) -> Coroutine[None, None, R]: ...
     @overload
     def step(
         self, fn: Callable[Concatenate[Effect, P], R], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, R]: ...
+    ) -> Coroutine[None, None, R]: ...
     @overload
     def step(
         self,
@@ -183,14 +186,14 @@ class RunContext:
         /,
         *args: P.args,
         **kwargs: P.kwargs,
-    ) -> Coroutine[Any, Any, R]: ...
+    ) -> Coroutine[None, None, R]: ...
     @overload
     def step(
         self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Coroutine[Any, Any, R]: ...
+    ) -> Coroutine[None, None, R]: ...
     def step(
         self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
-    ) -> Coroutine[Any, Any, Any]:
+    ) -> Coroutine[None, None, Any]:
         """Run a step, or return what is recorded of it. Its arguments without the effect.
 
         Raises what the step declared (`not_done`), else StepError; ResultUnrecordable, StepAbsent.
@@ -198,21 +201,21 @@ class RunContext:
         return self._driver.step(fn, args, kwargs)
 
     @overload
-    def gather(self) -> Coroutine[Any, Any, tuple[()]]: ...
+    def gather(self) -> Coroutine[None, None, tuple[()]]: ...
     @overload
-    def gather(self, c1: Awaitable[T1], /) -> Coroutine[Any, Any, tuple[T1]]: ...
+    def gather(self, c1: Awaitable[T1], /) -> Coroutine[None, None, tuple[T1]]: ...
     @overload
     def gather(
         self, c1: Awaitable[T1], c2: Awaitable[T2], /
-    ) -> Coroutine[Any, Any, tuple[T1, T2]]: ...
+    ) -> Coroutine[None, None, tuple[T1, T2]]: ...
     @overload
     def gather(
         self, c1: Awaitable[T1], c2: Awaitable[T2], c3: Awaitable[T3], /
-    ) -> Coroutine[Any, Any, tuple[T1, T2, T3]]: ...
+    ) -> Coroutine[None, None, tuple[T1, T2, T3]]: ...
     @overload
     def gather(
         self, c1: Awaitable[T1], c2: Awaitable[T2], c3: Awaitable[T3], c4: Awaitable[T4], /
-    ) -> Coroutine[Any, Any, tuple[T1, T2, T3, T4]]: ...
+    ) -> Coroutine[None, None, tuple[T1, T2, T3, T4]]: ...
     @overload
     def gather(
         self,
@@ -222,12 +225,12 @@ class RunContext:
         c4: Awaitable[T4],
         c5: Awaitable[T5],
         /,
-    ) -> Coroutine[Any, Any, tuple[T1, T2, T3, T4, T5]]: ...
+    ) -> Coroutine[None, None, tuple[T1, T2, T3, T4, T5]]: ...
     @overload
-    def gather(self, *calls: Awaitable[T]) -> Coroutine[Any, Any, tuple[T, ...]]: ...
+    def gather(self, *calls: Awaitable[T]) -> Coroutine[None, None, tuple[T, ...]]: ...
     @overload
-    def gather(self, **named: Awaitable[T]) -> Coroutine[Any, Any, dict[str, T]]: ...
-    def gather(self, *calls: Awaitable[Any], **named: Awaitable[Any]) -> Coroutine[Any, Any, Any]:
+    def gather(self, **named: Awaitable[T]) -> Coroutine[None, None, dict[str, T]]: ...
+    def gather(self, *calls: Awaitable[Any], **named: Awaitable[Any]) -> Coroutine[None, None, Any]:
         """Run steps or coroutines at the same time, each a branch of its own.
 
         Waits until all have ended. Returns their results in order (named: as a dict), or raises
@@ -244,7 +247,7 @@ class RunContext:
         *,
         every: int = 25,
         concurrency: int = 8,
-    ) -> Coroutine[Any, Any, list[R]]: ...
+    ) -> Coroutine[None, None, list[R]]: ...
     @overload
     def map(
         self,
@@ -253,7 +256,7 @@ class RunContext:
         *,
         every: int = 25,
         concurrency: int = 8,
-    ) -> Coroutine[Any, Any, list[R]]: ...
+    ) -> Coroutine[None, None, list[R]]: ...
     @overload
     def map(
         self,
@@ -262,7 +265,7 @@ class RunContext:
         *,
         every: int = 25,
         concurrency: int = 8,
-    ) -> Coroutine[Any, Any, list[R]]: ...
+    ) -> Coroutine[None, None, list[R]]: ...
     @overload
     def map(
         self,
@@ -271,7 +274,7 @@ class RunContext:
         *,
         every: int = 25,
         concurrency: int = 8,
-    ) -> Coroutine[Any, Any, list[R]]: ...
+    ) -> Coroutine[None, None, list[R]]: ...
     def map(
         self,
         fn: Callable[..., Any],
@@ -279,7 +282,7 @@ class RunContext:
         *,
         every: int = 25,
         concurrency: int = 8,
-    ) -> Coroutine[Any, Any, Any]:
+    ) -> Coroutine[None, None, Any]:
         """Run a step once for each item, which is its first argument. Results in item order.
 
         A re-executable step is recorded once per `every` items; any other has a slot and an intent
@@ -303,10 +306,11 @@ class RunContext:
         """
         return self._driver.each(items, every, state)
 
-    def sleep(self, duration: timedelta) -> Coroutine[Any, Any, None]:
+    def sleep(self, duration: timedelta) -> Coroutine[None, None, None]:
         """Wait for a durable timer; the run needs no process while it waits."""
         return self._driver.sleep(duration)
 
+    @overload
     def revalidate(
         self,
         fn: Callable[..., Coroutine[Any, Any, R]],
@@ -315,7 +319,26 @@ class RunContext:
         recorded: R,
         tolerance: Callable[[R, R], bool] | None = None,
         **kwargs: Any,
-    ) -> Coroutine[Any, Any, R]:
+    ) -> Coroutine[None, None, R]: ...
+    @overload
+    def revalidate(
+        self,
+        fn: Callable[..., R],
+        /,
+        *args: Any,
+        recorded: R,
+        tolerance: Callable[[R, R], bool] | None = None,
+        **kwargs: Any,
+    ) -> Coroutine[None, None, R]: ...
+    def revalidate(
+        self,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        recorded: Any,
+        tolerance: Callable[[Any, Any], bool] | None = None,
+        **kwargs: Any,
+    ) -> Coroutine[None, None, Any]:
         """Read a value again by a re-executable step and return it, or raise Revalidation.
 
         `args` and `kwargs` are the step's. `tolerance(recorded, fresh)` says whether the two are

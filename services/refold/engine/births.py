@@ -18,8 +18,8 @@ from refold.engine.record import (
 from refold.engine.scopes import Scope, scope_of
 from refold_projections.fold.state import Slot
 from refold_schemas.errors.base import RefoldError
-from refold_schemas.errors.run import CallRefused
-from refold_schemas.values import fingerprint
+from refold_schemas.errors.run import CallRefused, ValueTooLarge
+from refold_schemas.values import Argument, Value, fingerprint
 
 SLEEP = "sleep"
 
@@ -31,7 +31,17 @@ class Births:
     between code and record; it stops the driving.
     """
 
-    __slots__ = ("_driving", "_steps", "acquired", "asks", "count", "diverged", "nonce", "record")
+    __slots__ = (
+        "_driving",
+        "_steps",
+        "_value_bytes_max",
+        "acquired",
+        "asks",
+        "count",
+        "diverged",
+        "nonce",
+        "record",
+    )
 
     def __init__(
         self,
@@ -40,11 +50,13 @@ class Births:
         nonce: bytes,
         acquired: Acquisitions,
         record: Record,
+        value_bytes_max: int,
     ) -> None:
-        """Nothing is born yet."""
+        """Nothing is born yet. No single argument or loop state may be over `value_bytes_max`."""
         self._driving, self._steps, self.nonce = driving, steps, nonce
         self.acquired = acquired
         self.record: Record | None = record
+        self._value_bytes_max = value_bytes_max
         self.asks: list[Ask] = []
         self.diverged: Diverged | None = None
         self.count = 0
@@ -72,22 +84,22 @@ class Births:
         if volatile:
             lasting = {name: item for name, item in arguments.items() if name not in volatile}
         mark = self._mark(definition, lasting, arguments)
-        if self.record is not None:
-            slot = branch.scope.slot(definition.name)
-            kept = self.record.slot(slot)
-            if kept is not None:
-                self._compare(self.record, kept, definition, lasting, mark, is_chunk=False)
-                if self._is_open(self.record, kept):
-                    stored = encode_arguments(arguments)
-                    ask = StepAsked(slot, definition, arguments, mark, stored)
-                    self.asks.append(Unsettled(slot, definition, False, ask))
-                self._wait(branch, slot, definition)
-                return slot
-            stored = encode_arguments(arguments)
+        slot = branch.scope.peek(definition.name)
+        kept = None if self.record is None else self.record.slot(slot)
+        if self.record is None or kept is None:
+            stored = self._stored(definition, arguments)
+            self.asks.append(StepAsked(slot, definition, arguments, mark, stored))
         else:
-            stored = encode_arguments(arguments)
-            slot = branch.scope.slot(definition.name)
-        self.asks.append(StepAsked(slot, definition, arguments, mark, stored))
+            if mark != kept.fingerprint:
+                self._stored(definition, arguments)  # was refused before it took a slot, if it was
+                self._compare(self.record, kept, definition, lasting, is_chunk=False)
+            is_open = self._is_open(self.record, kept)
+            if is_open or definition.acquires:
+                stored = self._stored(definition, arguments)
+                branch.asked = StepAsked(slot, definition, arguments, mark, stored)
+            if is_open:
+                self.asks.append(Unsettled(slot, definition, False, branch.asked))
+        branch.scope.slot(definition.name)
         self._wait(branch, slot, definition)
         return slot
 
@@ -103,17 +115,19 @@ class Births:
         arguments: dict[str, object] = {"items": items}
         lasting: dict[str, object] = {"items": without_volatile(definition, items)}
         mark = self._mark(definition, lasting, arguments)
-        slot = scope.slot(definition.name)
+        slot = scope.slot(definition.name)  # of its own scope, so that nothing else counts in it
         kept = None if self.record is None else self.record.slot(slot)
-        if self.record is not None and kept is not None:
-            self._compare(self.record, kept, definition, lasting, mark, is_chunk=True)
+        if self.record is None or kept is None:
+            stored = self._stored(definition, arguments)
+            self.asks.append(ChunkAsked(slot, definition, items, concurrency, mark, stored))
+        else:
+            if mark != kept.fingerprint:
+                self._stored(definition, arguments)
+                self._compare(self.record, kept, definition, lasting, is_chunk=True)
             if self._is_open(self.record, kept):
-                stored = encode_arguments(arguments)
+                stored = self._stored(definition, arguments)
                 again = ChunkAsked(slot, definition, items, concurrency, mark, stored)
                 self.asks.append(Unsettled(slot, definition, False, again))
-        else:
-            stored = encode_arguments(arguments)
-            self.asks.append(ChunkAsked(slot, definition, items, concurrency, mark, stored))
         self._wait(branch, slot, definition)
 
     def sleep(self, branch: Branch, duration: timedelta) -> None:
@@ -141,6 +155,18 @@ class Births:
             encode_arguments(arguments)  # refuses the same, with the argument's own name
             raise
 
+    def _stored(self, definition: StepDef, arguments: Mapping[str, object]) -> tuple[Argument, ...]:
+        stored = encode_arguments(arguments)
+        for argument in stored:
+            self.check_size(f"step {definition.name}: argument {argument.name}", argument.value)
+        return stored
+
+    def check_size(self, what: str, value: Value) -> None:
+        """Raise ValueTooLarge for a value over the limit."""
+        body = value.body
+        if body is not None and len(body) > self._value_bytes_max:
+            raise ValueTooLarge(self._driving.run_id, what, len(body), self._value_bytes_max)
+
     # ---- the record
 
     def _compare(
@@ -149,19 +175,18 @@ class Births:
         kept: Slot,
         definition: StepDef,
         lasting: dict[str, object],
-        mark: bytes,
         *,
         is_chunk: bool,
     ) -> None:
-        if mark != kept.fingerprint:
-            differ = chunk_difference if is_chunk else argument_difference
-            try:
-                found = differ(kept, definition, self._as_recorded(kept, lasting))
-            except RefoldError as error:
-                found = f"a recorded argument cannot be compared: {error.message}"
-            if found is not None:
-                place = self.count + 1 + record.passed
-                self.diverge(kept.name, f"step {place} {definition.name}: {found}")
+        """Find out whether arguments with another fingerprint have another value too."""
+        differ = chunk_difference if is_chunk else argument_difference
+        try:
+            found = differ(kept, definition, self._as_recorded(kept, lasting))
+        except RefoldError as error:
+            found = f"a recorded argument cannot be compared: {error.message}"
+        if found is not None:
+            place = self.count + 1 + record.passed
+            self.diverge(kept.name, f"step {place} {definition.name}: {found}")
 
     def _as_recorded(self, kept: Slot, lasting: dict[str, object]) -> dict[str, object]:
         recorded = {argument.name: argument.value for argument in kept.arguments}

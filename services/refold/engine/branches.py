@@ -28,6 +28,7 @@ class Branch:
     """
 
     __slots__ = (
+        "asked",
         "context",
         "coroutine",
         "definition",
@@ -51,6 +52,7 @@ class Branch:
         self.now_ms, self.ended = now_ms, ended
         self.waiting = ""
         self.definition: Any = None  # of the step that it waits for
+        self.asked: Any = None  # what it would ask again, if its handle runs out
         self.foreign = 0
 
 

@@ -115,7 +115,9 @@ class EachLoop:
                 "a batch was committed twice or by another branch",
                 "commit each batch once, in the body of its own loop",
             )
-        self._committed = encode_value(state, path="state")
+        value = encode_value(state, path="state")
+        self._calls.check_size(f"loop {self.slot}: its state", value)
+        self._committed = value
         # What follows is no part of the batch, or it would be passed over on replay.
         branch.scope = self._outer or branch.scope
         self._births = branch.scope.births

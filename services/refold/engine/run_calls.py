@@ -189,6 +189,10 @@ class RunCalls:
         branch.now_ms = self.drive_ms
         self._births.asks.append(CursorAsked(slot, cursor, total, state, self.drive_ms))
 
+    def check_size(self, what: str, value: Value) -> None:
+        """Raise ValueTooLarge for a value over the limit."""
+        self._births.check_size(what, value)
+
     # ---- what derives
 
     def now_ms(self) -> int:

@@ -35,6 +35,10 @@ class Scope:
         self._counts[name] = count
         return f"{self._prefix}{name}#{count}"
 
+    def peek(self, name: str) -> str:
+        """The slot that `slot` would give; a call that is refused takes none."""
+        return f"{self._prefix}{name}#{self._counts.get(name, 0) + 1}"
+
     def uuid(self, nonce: bytes) -> UUID:
         """The next UUID of this scope."""
         self.births += 1

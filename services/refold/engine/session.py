@@ -48,6 +48,8 @@ __all__ = [
     "Unsettled",
 ]
 
+VALUE_BYTES_MAX = 1_000_000
+
 
 class Session:
     """Drives the coroutines of one run until it ends, diverges or is closed.
@@ -68,6 +70,7 @@ class Session:
         "_now_ms",
         "_run",
         "_state",
+        "_value_bytes_max",
         "ended",
         "namespace",
         "replaying",
@@ -83,15 +86,18 @@ class Session:
         namespace: str,
         now_ms: int,
         cleanup_only: bool = False,
+        value_bytes_max: int = VALUE_BYTES_MAX,
     ) -> None:
         """`now_ms` is the owner's clock: what has run out by then is acquired again.
+
+        A call with an argument over `value_bytes_max` is refused in run code, nothing is asked.
 
         With `cleanup_only` no run code runs, only what the run acquired is released.
         """
         self.run_id, self.namespace = state.run_id, namespace
         self.ended, self.replaying = False, True
         self._app, self._run, self._now_ms = app, definition, now_ms
-        self._cleanup_only = cleanup_only
+        self._cleanup_only, self._value_bytes_max = cleanup_only, value_bytes_max
         self._state: RunState | None = state
         self._late: list[tuple[str, Outcome]] = []
         self._expired: Turn | None = None
@@ -101,7 +107,14 @@ class Session:
     def _set_up(self, state: RunState) -> None:
         record = Record(state, self._app.steps, self._acquired, cleanup_only=self._cleanup_only)
         self._driving = Driving(state.run_id)
-        self._births = Births(self._driving, self._app.steps, state.nonce, self._acquired, record)
+        self._births = Births(
+            self._driving,
+            self._app.steps,
+            state.nonce,
+            self._acquired,
+            record,
+            self._value_bytes_max,
+        )
         self._calls = RunCalls(self._driving, self._births, state.started_ms)
 
     # ---- what the owner calls
@@ -186,7 +199,7 @@ class Session:
                 births.diverge_passed(record, turn.slot)
             elif self._has_run_out(turn, branch):
                 self._expired = turn
-                return [Unsettled(turn.slot, branch.definition, True)]
+                return [Unsettled(turn.slot, branch.definition, True, branch.asked)]
             else:
                 self._take(record, turn, turn.outcome)
         return self._end_of_record(record)
@@ -272,6 +285,7 @@ class Session:
             branch.now_ms = outcome.at_ms
         if definition is not None and definition.release is not None:
             self._acquired.note(slot, definition, outcome)
+        branch.asked = None
         self._driving.resume(branch, value, error)
         self._drive(outcome.at_ms, last=last)
 
