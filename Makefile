@@ -62,7 +62,10 @@ imports: $(VENV)/.dev
 
 pytest: $(VENV)/.dev
 	$(BIN)/python tests/model/check.py quick
-	$(BIN)/pytest -n $(JOBS) --dist worksteal --cov --cov-report=term:skip-covered --cov-report= $(PYTEST_ARGS)
+	@rm -f .coverage .coverage.*
+	$(BIN)/coverage run -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
+	@$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
 
 test-all: lint ## the long forms: every seed, every mutant, the whole model
 	$(BIN)/python tests/model/check.py all
