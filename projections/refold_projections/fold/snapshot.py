@@ -30,7 +30,12 @@ from refold_schemas.snapshots import (
 
 
 def to_snapshot(state: RunState, mark: Mark) -> RunSnapshot:
-    """The durable `state` with the label of its last record."""
+    """The durable `state` with the label of its last record.
+
+    Of a run that completed or was cancelled the values inside are left out: nobody replays it,
+    `history` reads them from the log, and input and result stay.
+    """
+    over = state.ended is not None and state.ended.status in ("completed", "cancelled")
     return RunSnapshot(
         run_id=state.run_id,
         offset=mark.offset,
@@ -43,7 +48,10 @@ def to_snapshot(state: RunState, mark: Mark) -> RunSnapshot:
         started_ms=state.started_ms,
         era=state.era,
         plan=state.plan,
-        slots=tuple(_slot_kept(s) for s in sorted(state.slots.values(), key=lambda s: s.born)),
+        slots=tuple(
+            _slot_kept(_without_values(s) if over else s)
+            for s in sorted(state.slots.values(), key=lambda s: s.born)
+        ),
         timers=tuple(TimerKept(*t) for t in sorted(state.timers.values())),
         cursors=tuple(CursorKept(*c) for c in sorted(state.cursors.values(), key=lambda c: c.born)),
         commands=tuple(sorted(state.commands)),
@@ -107,6 +115,13 @@ def from_snapshot(snapshot: RunSnapshot) -> tuple[RunState, Mark]:
         changed_ms=snapshot.changed_ms,
     )
     return state, Mark(snapshot.offset, snapshot.record_claim_id, snapshot.record_n)
+
+
+def _without_values(slot: Slot) -> Slot:
+    outcome = slot.outcome
+    return slot._replace(
+        arguments=(), outcome=None if outcome is None else outcome._replace(value=None)
+    )
 
 
 def _slot_kept(slot: Slot) -> SlotKept:

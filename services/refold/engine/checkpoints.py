@@ -70,8 +70,24 @@ def snapshot_batches(
         yield batch
 
 
-async def load(log: Log, partition: int, codec: Codec) -> PartitionFold:
+class Kept:
+    """The keys in `ns.snapshots` that earlier claims wrote: deleted once a newer one stands."""
+
+    def __init__(self) -> None:
+        self.snapshots: dict[str, list[bytes]] = {}
+        self.checkpoints: list[bytes] = []
+
+    def replaced(self, run_ids: Iterable[str]) -> list[bytes]:
+        """Keys that are not needed any more, now that these runs and the position were written."""
+        keys = [key for run_id in run_ids for key in self.snapshots.pop(run_id, ())]
+        keys += self.checkpoints
+        self.checkpoints = []
+        return keys
+
+
+async def load(log: Log, partition: int, codec: Codec) -> tuple[PartitionFold, Kept]:
     """A fold up to the best checkpoint that the log confirms; empty where there is none."""
+    kept_keys = Kept()
     checkpoints: list[Checkpoint] = []
     newest: dict[str, RunSnapshot] = {}
     async for record in _all(log, partition):
@@ -83,7 +99,9 @@ async def load(log: Log, partition: int, codec: Codec) -> PartitionFold:
             continue  # of another version, or damaged: the fold does without it
         if isinstance(kept, Checkpoint):
             checkpoints.append(kept)
+            kept_keys.checkpoints.append(record.key or b"")
         elif isinstance(kept, RunSnapshot):
+            kept_keys.snapshots.setdefault(kept.run_id, []).append(record.key or b"")
             other = newest.get(kept.run_id)
             if other is None or kept.offset > other.offset:
                 newest[kept.run_id] = kept
@@ -95,8 +113,8 @@ async def load(log: Log, partition: int, codec: Codec) -> PartitionFold:
         label = Mark(checkpoint.last_offset, checkpoint.last_claim_id, checkpoint.last_n)
         if not await reader.stands(label):
             continue
-        return await _restore(reader, checkpoint, newest, codec)
-    return PartitionFold(codec)
+        return await _restore(reader, checkpoint, newest, codec), kept_keys
+    return PartitionFold(codec), kept_keys
 
 
 async def _restore(

@@ -45,6 +45,7 @@ from refold_schemas.events import PartitionClaimed, PartitionReleased, TimerFire
 
 READ_BYTES = 4 << 20
 HOUSEKEEPING_S = 0.25
+TOMBSTONES_MAX = 1_000
 
 
 class WorkerEvent(NamedTuple):
@@ -115,7 +116,7 @@ class PartitionOwner:
         claim, or afterwards if a clock is wrong; ClaimUnknown or ClaimFenced if this claim does
         not own the partition. Source: design, section 3.1, rule 1.
         """
-        fold = await checkpoints.load(self.log, self.partition, self.codec)
+        fold, self._kept = await checkpoints.load(self.log, self.partition, self.codec)
         await self._read_on(fold, None)
         self._check_facts(fold)
         claim_id = self.entropy(16)
@@ -351,6 +352,11 @@ class PartitionOwner:
             kept = checkpoints.checkpoint_of(self.partition, position, facts)
             entry = Entry(f"/{claim_id.hex()}".encode(), self.codec.encode(kept))
             await self.log.append(Topic.SNAPSHOTS, self.partition, [entry])
+            # Only now: until the new position stands, the old snapshots are what a reader needs.
+            old = self._kept.replaced(state.run_id for state, _ in runs)
+            for i in range(0, len(old), TOMBSTONES_MAX):
+                gone = [Entry(key, None) for key in old[i : i + TOMBSTONES_MAX]]
+                await self.log.append(Topic.SNAPSHOTS, self.partition, gone)
         except (RefoldError, OSError) as error:
             self.books.dirty = {**dirty, **self.books.dirty}
             self.warn("R016", None, f"no checkpoint could be written: {error}")
