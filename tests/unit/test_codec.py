@@ -358,6 +358,46 @@ def test_a_class_that_is_not_what_its_schema_says_is_refused_before_anything_is_
         codec.encode(Other("a", 1))  # type: ignore[arg-type]
 
 
+@dataclass(frozen=True)
+class Node:
+    value: int
+    next: "Node | None"
+
+    def __post_init__(self) -> None:
+        if self.value < 0:
+            raise ValueError("a class may refuse what its schema takes")
+
+
+class NodeRegistry:
+    """One record that contains itself, id 1."""
+
+    def id_of(self, name: str, version: int | None = None) -> int:
+        return 1
+
+    def schema(self, schema_id: int) -> Schema:
+        return LIST
+
+    def name_version(self, schema_id: int) -> tuple[str, int]:
+        return "test.Node", 1
+
+
+def test_a_class_that_contains_itself_is_read_and_written() -> None:
+    codec = Codec(NodeRegistry(), classes={"test.Node": Node})
+    chain = Node(1, Node(2, Node(3, None)))
+    data = codec.encode(chain)  # type: ignore[arg-type]
+    assert codec.decode(data) == chain
+    for size in range(len(data)):
+        with pytest.raises(UndecodableRecord):
+            codec.decode(data[:size])
+
+
+def test_a_class_that_refuses_a_record_makes_it_undecodable() -> None:
+    codec = Codec(NodeRegistry(), classes={"test.Node": Node})
+    data = b"\0\0\0\0\1" + encode_with(LIST, {"value": -1, "next": None})
+    with pytest.raises(UndecodableRecord, match="a class may refuse"):
+        codec.decode(data)
+
+
 # ---- the record header
 
 

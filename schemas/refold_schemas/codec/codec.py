@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from refold_schemas.codec.classes import CLASSES
+from refold_schemas.codec.quick import QuickCompiler
 from refold_schemas.codec.reading import CUT, Broken, Read, ReaderCompiler
-from refold_schemas.codec.shapes import shape_of
+from refold_schemas.codec.shapes import Record, Shape, shape_of
 from refold_schemas.codec.writing import Classes, Unfit, Write, WriterCompiler
 from refold_schemas.commands import Command
 from refold_schemas.errors import (
@@ -111,8 +112,25 @@ class Codec:
         if newest_id == schema_id:
             if name not in self._classes:
                 raise UndecodableRecord(f"{name} is no message", schema_id=schema_id)
-            return _whole(ReaderCompiler(self._classes).compile(shape), schema_id, name)
+            return self._whole(shape, schema_id, name)
         return self._old_reader(schema_id, name, version, newest_id)
+
+    def _whole(self, shape: Shape, schema_id: int, name: str) -> Callable[[bytes], Any]:
+        checked = _whole(ReaderCompiler(self._classes).compile(shape), schema_id, name)
+        if not isinstance(shape, Record):
+            return checked
+        quick = QuickCompiler(self._classes).compile(shape)
+
+        def read(data: bytes) -> Any:
+            try:
+                value, end = quick(data, FRAME_SIZE)
+                if end == len(data):
+                    return value
+            except Exception:  # whatever it was, the checked reader finds it and says it
+                pass
+            return checked(data)
+
+        return read
 
     def _old_reader(
         self, schema_id: int, name: str, version: int, newest_id: int
@@ -132,7 +150,7 @@ class Codec:
         read_old = _whole(ReaderCompiler({}).compile(old), schema_id, name)
         # through strict bytes: an upcast that forgets a field is caught here, with its name
         write_new = WriterCompiler({}).compile(new)
-        read_new = _whole(ReaderCompiler(self._classes).compile(new), newest_id, name)
+        read_new = self._whole(new, newest_id, name)
 
         def read(data: bytes) -> Any:
             record = read_old(data)

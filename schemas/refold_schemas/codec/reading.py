@@ -144,7 +144,7 @@ class ReaderCompiler:
             case Symbols(symbols=symbols):
                 return _symbols(symbols)
             case Array(items=items):
-                return self._array(self.compile(items), item_size_min(items))
+                return self.array(self.compile(items), item_size_min(items))
             case Map(values=values):
                 return _map(self.compile(values), 1 + size_min(values))
             case Union(branches=branches):
@@ -152,7 +152,8 @@ class ReaderCompiler:
             case Record():
                 return self._record(shape)
 
-    def _array(self, item: Read, size_min: int) -> Read:
+    def array(self, item: Read, size_min: int) -> Read:
+        """Return the reader of an array whose items take at least `size_min` bytes."""
         finish: Callable[[list[Any]], Any] = tuple if self._classes else list
 
         def read(data: bytes, at: int) -> tuple[Any, int]:
@@ -214,7 +215,10 @@ def _record(names: tuple[str, ...], readers: tuple[Read, ...], cls: type[Any] | 
             raise Broken(CUT, f".{names[len(values)]}") from None
         if cls is None:
             return dict(zip(names, values, strict=True)), at
-        return cls(*values), at
+        try:
+            return cls(*values), at
+        except (TypeError, ValueError) as error:
+            raise Broken(f"{cls.__name__} refuses it ({error})") from error
 
     return read
 
