@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from refold.log import Ack, Entry, Log, Topic
+from refold.log.rows import FORMAT_HOLE, seal
 from refold.log.sqlite import SqliteLog
+from refold.log.sqlite_file import OFFSET_BITS
 from refold.testing.log_conformance import Can, MakeLog
 
 
@@ -41,13 +43,20 @@ class MakeSqliteLog(MakeLog):
         await log.trim(topic, partition, before_offset)
 
     async def hole(self, log: Log, topic: Topic, partition: int, count: int) -> None:
-        # No SQLite log has holes by itself; the rows of one that was copied from a broker would.
+        # A log in a file has no holes by itself; one that was copied from a broker would.
         _, end = await log.bounds(topic, partition)
         connection = self.connect()
+        (stream,) = connection.execute(
+            "SELECT stream FROM streams WHERE topic = ? AND partition = ?", (topic.value, partition)
+        ).fetchone()
+        position = (stream << OFFSET_BITS) + end
+        body = seal(FORMAT_HOLE, b"", position=position, record_count=count, append_ms=0)
+        connection.execute("BEGIN")
+        connection.execute("INSERT INTO batches VALUES (?, ?, 0, ?)", (position, count, body))
         connection.execute(
-            "UPDATE streams SET next_offset = ? WHERE topic = ? AND partition = ?",
-            (end + count, topic.value, partition),
+            "UPDATE streams SET next_offset = ? WHERE stream = ?", (end + count, stream)
         )
+        connection.execute("COMMIT")
         connection.close()
 
     async def compact(self, log: Log) -> None:

@@ -400,6 +400,14 @@ def test_a_text_file_is_not_a_log(tmp_path: Path) -> None:
     assert path.read_text().startswith("# notes")
 
 
+def change_file(path: Path, *statements: str) -> None:
+    connection = sqlite3.connect(path)
+    for statement in statements:
+        connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+
 async def make_log_of(path: Path, batch_count: int) -> None:
     log = SqliteLog(path)
     await log.open(create=True)
@@ -427,10 +435,11 @@ def test_every_flipped_byte_of_a_batch_is_found_out(tmp_path: Path) -> None:
             connection.commit()
             log = SqliteLog(path)
             await log.open(create=False)
+            assert len(await log.read(Topic.EVENTS, 0, 0)) == 2, "what is sound can be read"
             with pytest.raises(LogCorrupted) as damage:
-                await log.read(Topic.EVENTS, 0, 0)
+                await log.read(Topic.EVENTS, 0, 2)
             assert (damage.value.partition, damage.value.offset) == (0, 2)
-            assert len(await log.read(Topic.EVENTS, 0, 4)) == 2, "what is sound can be read"
+            assert len(await log.read(Topic.EVENTS, 0, 4)) == 2, "before and after it"
             await log.close()
         connection.close()
 
@@ -446,6 +455,8 @@ def test_every_flipped_byte_of_a_batch_is_found_out(tmp_path: Path) -> None:
         "UPDATE batches SET position = position + 1000",
         "UPDATE batches SET body = substr(body, 1, length(body) - 1)",
         "UPDATE batches SET body = x''",
+        "UPDATE batches SET body = 7",
+        "DELETE FROM batches",
     ],
 )
 def test_a_row_that_was_changed_is_found_out(tmp_path: Path, change: str) -> None:
@@ -454,11 +465,8 @@ def test_a_row_that_was_changed_is_found_out(tmp_path: Path, change: str) -> Non
 
     async def main() -> None:
         await make_log_of(path, 3)
-        connection = sqlite3.connect(path)
         where = " WHERE position = (SELECT max(position) FROM batches)"
-        connection.execute(change + where)
-        connection.commit()
-        connection.close()
+        change_file(path, change + where)
         log = SqliteLog(path)
         await log.open(create=False)
         with pytest.raises(LogCorrupted):
@@ -466,6 +474,64 @@ def test_a_row_that_was_changed_is_found_out(tmp_path: Path, change: str) -> Non
         await log.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("offset", [0, 2, 4])
+def test_a_row_that_is_missing_is_found_out(tmp_path: Path, offset: int) -> None:
+    """The first, one in the middle, the last: the log does not become shorter or have a gap."""
+    path = tmp_path / "log.db"
+
+    async def main() -> None:
+        await make_log_of(path, 3)
+        change_file(path, f"DELETE FROM batches WHERE position & 0xFFFF = {offset}")
+        log = SqliteLog(path)
+        await log.open(create=False)
+        assert await log.bounds(Topic.EVENTS, 0) == (0, 6)
+        if offset:
+            assert len(await log.read(Topic.EVENTS, 0, 0)) == offset
+        with pytest.raises(LogCorrupted) as damage:
+            await log.read(Topic.EVENTS, 0, offset)
+        assert damage.value.offset == offset
+        if offset == 4:
+            with pytest.raises(LogCorrupted, match="should end at 6, its last row ends at 4"):
+                await log.append(Topic.EVENTS, 0, batch_of("a", 1))
+        await log.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE streams SET next_offset = next_offset + 1",
+        "UPDATE streams SET next_offset = next_offset - 1",
+        "UPDATE streams SET next_offset = 2",
+        "UPDATE streams SET next_offset = 'x'",
+        "DELETE FROM streams WHERE topic = 'events'",
+        "UPDATE streams SET topic = 'event' WHERE topic = 'events'",
+        "UPDATE streams SET partition = 3",
+        "DELETE FROM topics",
+        "UPDATE topics SET topic = CAST(x'ff' AS TEXT) WHERE topic = 'events'",
+        "UPDATE namespaces SET partition_count = 2",
+        "UPDATE namespaces SET partition_count = x'ff'",
+    ],
+)
+def test_damage_in_the_small_tables_is_found_out(tmp_path: Path, change: str) -> None:
+    """What says where the log ends is checked against the rows before anything is written."""
+    path = tmp_path / "log.db"
+
+    async def use() -> None:
+        log = SqliteLog(path)
+        await log.open(create=False)
+        try:
+            await log.append(Topic.EVENTS, 0, batch_of("a", 1))
+        finally:
+            await log.close()
+
+    asyncio.run(make_log_of(path, 3))
+    change_file(path, change)
+    with pytest.raises(LogCorrupted):
+        asyncio.run(use())
 
 
 def test_damaged_pages_are_never_read_as_something_else(tmp_path: Path) -> None:
@@ -539,7 +605,7 @@ def test_a_file_that_is_taken_away_acknowledges_nothing_more(
 
 def test_a_writer_thread_that_fails_leaves_nobody_hanging(tmp_path: Path) -> None:
     class Failing(SqliteLog):
-        def _file_gone(self) -> None:
+        def _file_gone(self) -> str:
             raise RuntimeError("a defect")
 
     said: list[dict[str, Any]] = []

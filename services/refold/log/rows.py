@@ -2,7 +2,8 @@
 
 A blob is `format (1 byte) | CRC-32 (4, big-endian) | payload`. The checksum covers the payload and
 the row's other columns, so that a blob in the wrong row is found out too. Format 1 is a plain
-payload, format 2 a zlib stream of one. A payload holds, numbers as LEB128:
+payload, format 2 a zlib stream of one, format 3 (with no payload) a row of offsets that were left
+out and have no records. A payload holds, numbers as LEB128:
 
     key count, each key as (length + 1, bytes) or 0 for null
     with more than one key: the index of each record's key
@@ -20,6 +21,7 @@ from refold.log.port import Entry, Record
 
 FORMAT_PLAIN = 1
 FORMAT_ZLIB = 2
+FORMAT_HOLE = 3
 PAYLOAD_SIZE_MAX = 1 << 30
 """No payload is larger, whatever a damaged or hostile blob says."""
 
@@ -130,13 +132,15 @@ def unseal(
     blob: bytes, *, position: int, base_offset: int, record_count: int, append_ms: int
 ) -> list[Record]:
     """The records of a row's blob. Raises RowDamaged unless every byte is as it was written."""
-    if len(blob) < 6:
+    if len(blob) < 5:
         raise RowDamaged("its blob is too short")
     format_, payload = blob[0], blob[5:]
     if int.from_bytes(blob[1:5], "big") != _crc(
         format_, payload, position, record_count, append_ms
     ):
         raise RowDamaged("its checksum does not fit")
+    if format_ == FORMAT_HOLE:
+        return []
     if format_ == FORMAT_ZLIB:
         inflater = zlib.decompressobj()
         try:

@@ -18,19 +18,28 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
-from refold.log.leases import Lease, share_of
 from refold.log.port import Ack, Entry, LogFacts, Record, Suggestion, Topic
-from refold.log.processes import ProcessMark, boot_ms, is_surely_dead, this_process
-from refold.log.rows import RowDamaged, pack, seal, unseal
+from refold.log.processes import boot_ms
+from refold.log.rows import pack
 from refold.log.sizes import BATCH_SIZE_MAX, check_batch
 from refold.log.sqlite_file import (
-    OFFSET_BITS,
+    NONSENSE,
     Place,
     check_path,
     connect,
     error_of,
     parse_url,
     prepare,
+)
+from refold.log.sqlite_leases import Leases
+from refold.log.sqlite_store import (
+    Extent,
+    Packed,
+    Stream,
+    extent_of,
+    read_records,
+    store,
+    trim,
 )
 from refold_schemas.errors import RefoldError
 from refold_schemas.errors.log import (
@@ -40,7 +49,6 @@ from refold_schemas.errors.log import (
     LogMissing,
     LogUnavailable,
     LogUrlInvalid,
-    OffsetOutOfRange,
     PartitionMissing,
 )
 
@@ -54,8 +62,6 @@ GROUP_SIZE_MAX = 8 << 20
 """Bytes after which a transaction takes no further batch."""
 QUEUE_COUNT_MAX = 10_000
 """Appends under way on one handle; more is a caller that doesn't wait for its answers."""
-TOMBSTONE_MS = 24 * 3_600_000
-"""How long the deletion of a key in `snapshots` can still be read, as Kafka's default."""
 
 FILE_CHECK_MS = 20
 """How often, at most, the writer looks whether its file is still the one that the path names."""
@@ -67,9 +73,7 @@ _STREAM_ORDER = (Topic.DEAD_LETTERS, Topic.SNAPSHOTS, Topic.COMMANDS, Topic.EVEN
 class _Append(NamedTuple):
     """A batch on its way to the writer thread."""
 
-    stream: int
-    topic: Topic
-    partition: int
+    stream: Stream
     entries: tuple[Entry, ...]
     size: int
     answer: "asyncio.Future[Ack]"
@@ -122,22 +126,22 @@ class SqliteLog:
         self._lock_timeout_ms, self._file_size_max = lock_timeout_ms, file_size_max
         self._make_directory, self._now_ms = make_directory, now_ms
         self._facts: LogFacts | None = None
-        self._namespace = 0
-        self._streams: dict[tuple[Topic, int], int] = {}
+        self._streams: dict[tuple[Topic, int], Stream] = {}
+        self._leases: Leases | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._open = False
         self._failure = ""
         self._thread: threading.Thread | None = None
         self._queue: queue.SimpleQueue[_Work] = queue.SimpleQueue()
         self._reader: sqlite3.Connection | None = None
-        self._under_way: dict[asyncio.Future[Any], tuple[Topic, int] | None] = {}
+        self._under_way: dict[asyncio.Future[Any], Stream | None] = {}
         # Waiters and polling: touched on the loop only.
-        self._waiters: dict[asyncio.Future[bool], tuple[Topic, int, int]] = {}
+        self._waiters: dict[asyncio.Future[bool], tuple[Stream, int]] = {}
         self._poll_timer: asyncio.TimerHandle | None = None
         self._poll_ms = POLL_MS_MIN
         self._data_version = -1
         # The writer's own: touched on its thread only.
-        self._ends: dict[int, tuple[int, int]] = {}
+        self._extents: dict[Stream, Extent] = {}
         self._writer_version = -1
         self._inode: tuple[int, int] = (0, 0)
         self._file_checked_ms = 0
@@ -211,15 +215,16 @@ class SqliteLog:
 
     def _end_all(self, reason: str) -> None:
         """Appends under way end as unknown, everything else as closed, waits as over."""
-        for answer, place in self._under_way.items():
+        for answer, stream in self._under_way.items():
             if answer.done():
                 continue
-            if place is None:
+            if stream is None:
                 answer.set_exception(LogClosed(self.url))
             else:
-                topic, partition = place
                 answer.set_exception(
-                    AppendUnknown(topic=topic.value, partition=partition, reason=reason)
+                    AppendUnknown(
+                        topic=stream.topic.value, partition=stream.partition, reason=reason
+                    )
                 )
         for waiter in self._waiters:
             _end_wait(waiter)
@@ -243,9 +248,9 @@ class SqliteLog:
                 stored=False,
             )
         answer: asyncio.Future[Ack] = self._loop_of().create_future()
-        self._under_way[answer] = (topic, partition)
+        self._under_way[answer] = stream
         try:
-            self._queue.put(_Append(stream, topic, partition, batch, size, answer))
+            self._queue.put(_Append(stream, batch, size, answer))
             return await answer
         finally:
             del self._under_way[answer]
@@ -255,72 +260,34 @@ class SqliteLog:
     ) -> Sequence[Record]:
         """Read stored records from `offset` on: whole batches until `size_max` is reached.
 
-        Raises OffsetOutOfRange, and LogCorrupted with the offset for a row that is not as written.
+        Raises OffsetOutOfRange, and LogCorrupted with the offset of a row that is not as written
+        or is missing, once everything before it has been read.
         """
         stream = self._stream(topic, partition)
-        assert self._reader is not None
-        first = stream << OFFSET_BITS
-        found: list[Record] = []
-        size = 0
-        with self._translated():
-            if topic is Topic.SNAPSHOTS:
-                rows = self._reader.execute(
-                    "SELECT position, 1, append_ms, body FROM latest"
-                    " WHERE position >= ? AND position < ? ORDER BY position",
-                    (first + max(offset, 0), first + (1 << OFFSET_BITS)),
-                )
-            else:
-                # From the batch that holds the offset, which may begin before it.
-                rows = self._reader.execute(
-                    "SELECT position, record_count, append_ms, body FROM batches"
-                    " WHERE position >= coalesce((SELECT max(position) FROM batches"
-                    " WHERE position BETWEEN ? AND ?), ?) AND position < ? ORDER BY position",
-                    (first, first + max(offset, 0), first, first + (1 << OFFSET_BITS)),
-                )
-            for position, count, append_ms, body in rows:
-                base_offset = position - first
-                if base_offset + count <= offset:
-                    continue
-                records = self._unseal(
-                    topic, partition, body, position, base_offset, count, append_ms
-                )
-                found.extend(record for record in records if record.offset >= offset)
-                size += sum(_size(record) for record in found[-count:])
-                if size >= size_max:
-                    break
-            rows.close()
-            # Looked at after the rows: a trim in between would show, never hide itself.
-            start, _ = self._bounds(topic, partition, self._reader)
-        if offset < start:
-            raise OffsetOutOfRange(
-                topic=topic.value,
-                partition=partition,
-                offset=offset,
-                start=start,
-                end=(await self.bounds(topic, partition))[1],
-            )
-        return found
+        with self._reading() as reader:
+            reader.execute("BEGIN")
+            try:
+                return read_records(reader, self._place, stream, offset, size_max)
+            finally:
+                _undo(reader)
 
     async def bounds(self, topic: Topic, partition: int) -> tuple[int, int]:
         """`(start, end)` of the partition."""
-        self._stream(topic, partition)
-        assert self._reader is not None
-        with self._translated():
-            return self._bounds(topic, partition, self._reader)
+        return self._extent(self._stream(topic, partition))[:2]
 
     async def wait(self, topic: Topic, partition: int, offset: int, *, timeout_ms: int) -> bool:
         """Wait until a record at or after `offset` is there (or `offset` is not kept any more).
 
         Appends of this process wake at once, those of others are seen within 2 to 25 ms.
         """
-        self._stream(topic, partition)
-        if self._is_there(topic, partition, offset):
+        stream = self._stream(topic, partition)
+        if self._is_there(stream, offset):
             return True
         if timeout_ms <= 0:
             return False
         loop = self._loop_of()
         waiter: asyncio.Future[bool] = loop.create_future()
-        self._waiters[waiter] = (topic, partition, offset)
+        self._waiters[waiter] = (stream, offset)
         timer = loop.call_later(timeout_ms / 1000, _end_wait, waiter)
         if self._poll_timer is None:
             self._poll_ms = POLL_MS_MIN
@@ -336,29 +303,30 @@ class SqliteLog:
 
         From now on the writer thread keeps the heartbeat going, until `give_up` or `close`.
         """
-        return Suggestion(await self._do(lambda connection: self._suggest(connection, owner)))
+
+        def work(connection: sqlite3.Connection) -> frozenset[int]:
+            self._owners[owner] = boot_ms()
+            return self._leases_of().suggest(connection, owner)
+
+        return Suggestion(await self._do(work))
 
     async def give_up(self, owner: str) -> None:
         """Free the leases of `owner`."""
-        await self._do(lambda connection: self._free(connection, owner))
+
+        def work(connection: sqlite3.Connection) -> None:
+            self._owners.pop(owner, None)
+            self._leases_of().free(connection, owner)
+
+        await self._do(work)
 
     async def owner_lives(self, partition: int) -> bool | None:
-        """Whether the holder of the partition's lease is alive; False if nobody holds it.
+        """Whether the partition's owner lives: False if there is none or it is surely dead.
 
         None where nothing can be said: its heartbeat has stopped, but its process may be frozen.
         """
         self._stream(Topic.EVENTS, partition)
-        assert self._reader is not None
-        with self._translated():
-            row = self._reader.execute(
-                "SELECT heartbeat_boot_ms, boot_id, pid_namespace, pid, started"
-                " FROM leases JOIN owners USING (namespace, owner)"
-                " WHERE namespace = ? AND partition = ?",
-                (self._namespace, partition),
-            ).fetchone()
-        if row is None or is_surely_dead(ProcessMark(*row[1:])):
-            return False
-        return True if abs(boot_ms() - row[0]) < self._lease_ms else None
+        with self._reading() as reader:
+            return self._leases_of().owner_lives(reader, partition)
 
     async def trim(self, topic: Topic, partition: int, before_offset: int) -> None:
         """Delete the records before `before_offset`; the file's pages are used again.
@@ -366,7 +334,13 @@ class SqliteLog:
         Afterwards the log starts there, at the end at most: lower offsets are OffsetOutOfRange.
         """
         stream = self._stream(topic, partition)
-        await self._do(lambda connection: self._trim(connection, stream, topic, before_offset))
+
+        def work(connection: sqlite3.Connection) -> None:
+            # Our own commit changes no data_version of our own: forget what we know.
+            self._extents.pop(stream, None)
+            trim(connection, self._place, stream, before_offset)
+
+        await self._do(work)
 
     async def _do(self, work: Callable[[sqlite3.Connection], Any]) -> Any:
         self._check_open()
@@ -390,7 +364,11 @@ class SqliteLog:
         assert self._loop is not None, "there is a loop from open() on"
         return self._loop
 
-    def _stream(self, topic: Topic, partition: int) -> int:
+    def _leases_of(self) -> Leases:
+        assert self._leases is not None, "there are leases from open() on"
+        return self._leases
+
+    def _stream(self, topic: Topic, partition: int) -> Stream:
         self._check_open()
         stream = self._streams.get((topic, partition))
         if stream is None:
@@ -403,62 +381,24 @@ class SqliteLog:
         return stream
 
     @contextlib.contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        assert self._reader is not None, "there is a reader while the handle is open"
         try:
-            yield
-        except sqlite3.Error as error:
-            raise error_of(error, self._place, waited_ms=self._lock_timeout_ms) from error
+            yield self._reader
+        except (sqlite3.Error, *NONSENSE) as error:
+            raise self._error_of(error) from error
 
-    def _unseal(
-        self,
-        topic: Topic,
-        partition: int,
-        body: bytes,
-        position: int,
-        base_offset: int,
-        count: int,
-        append_ms: int,
-    ) -> list[Record]:
-        try:
-            return unseal(
-                body,
-                position=position,
-                base_offset=base_offset,
-                record_count=count,
-                append_ms=append_ms,
-            )
-        except RowDamaged as damage:
-            raise LogCorrupted(
-                self.url,
-                f"the batch at offset {base_offset} of {topic.value} partition {partition}: "
-                f"{damage}",
-                topic=topic.value,
-                partition=partition,
-                offset=base_offset,
-            ) from damage
+    def _error_of(self, error: Exception, *, committing: bool = False) -> LogUnavailable:
+        return error_of(error, self._place, waited_ms=self._lock_timeout_ms, committing=committing)
 
-    def _bounds(
-        self, topic: Topic, partition: int, connection: sqlite3.Connection
-    ) -> tuple[int, int]:
-        stream = self._streams[(topic, partition)]
-        start, next_offset = connection.execute(
-            "SELECT start_offset, next_offset FROM streams WHERE stream = ?", (stream,)
-        ).fetchone()
-        return start, max(next_offset, _last(connection, stream)[0])
+    def _extent(self, stream: Stream) -> Extent:
+        with self._reading() as reader:
+            return extent_of(reader, self._place, stream)
 
-    def _is_there(self, topic: Topic, partition: int, offset: int) -> bool:
-        assert self._reader is not None
-        with self._translated():
-            if topic is Topic.SNAPSHOTS:
-                first = self._streams[(topic, partition)] << OFFSET_BITS
-                row = self._reader.execute(
-                    "SELECT 1 FROM latest WHERE position >= ? AND position < ? LIMIT 1",
-                    (first + offset, first + (1 << OFFSET_BITS)),
-                ).fetchone()
-                return row is not None
-            # The last row, not the end: offsets may have been left out at the end.
-            start, _ = self._bounds(topic, partition, self._reader)
-            return offset < max(start, _last(self._reader, self._streams[topic, partition])[0])
+    def _is_there(self, stream: Stream, offset: int) -> bool:
+        # Below the start there is nothing to wait for: the read will say that it is gone.
+        extent = self._extent(stream)
+        return offset < max(extent.readable, extent.start)
 
     # Waking waiters, on the loop
 
@@ -483,8 +423,8 @@ class SqliteLog:
             self._poll_timer = self._loop_of().call_later(self._poll_ms / 1000, self._poll)
 
     def _wake(self) -> None:
-        for waiter, (topic, partition, offset) in list(self._waiters.items()):
-            if not waiter.done() and self._is_there(topic, partition, offset):
+        for waiter, (stream, offset) in list(self._waiters.items()):
+            if not waiter.done() and self._is_there(stream, offset):
                 waiter.set_result(True)
 
     def _wake_all(self) -> None:
@@ -573,14 +513,16 @@ class SqliteLog:
                 # A heartbeat that fails is none, and the lease may run out: no more than that, as
                 # a lease only suggests. The next one is tried when it is due.
                 with contextlib.suppress(sqlite3.Error):
-                    self._transaction(connection, self._heartbeat)
+                    self._transaction(connection, self._beat)
                 self._owners = dict.fromkeys(self._owners, boot_ms())
             if isinstance(other, _Stop):
                 if other.free:
                     for owner in list(self._owners):
                         # As above: what is not freed now is free when the lease has run out.
                         with contextlib.suppress(sqlite3.Error):
-                            self._transaction(connection, partial(self._free, owner=owner))
+                            self._transaction(
+                                connection, partial(self._leases_of().free, owner=owner)
+                            )
                 return other
 
     def _tell(self, outcomes: Sequence[_Outcome], *, wake_others: bool) -> bool:
@@ -620,8 +562,8 @@ class SqliteLog:
             for opened in (reader, connection):
                 if opened is not None:
                     opened.close()
-            if isinstance(error, sqlite3.Error):
-                raise error_of(error, place, waited_ms=self._lock_timeout_ms) from error
+            if isinstance(error, (sqlite3.Error, *NONSENSE)):
+                raise self._error_of(error) from error
             raise
         self._reader = reader
         return connection, made
@@ -641,7 +583,7 @@ class SqliteLog:
                 f"{place.path} has no namespace {place.namespace!r}"
                 f" (it has: {', '.join(sorted(names)) or 'none'})",
             )
-        self._namespace, partition_count, batch_size_max = row
+        namespace, partition_count, batch_size_max = row
         if place.partition_count not in (None, partition_count):
             raise LogUrlInvalid(
                 place.url,
@@ -650,16 +592,18 @@ class SqliteLog:
             )
         ids = dict(
             connection.execute(
-                "SELECT topic, topic_id FROM topics WHERE namespace = ?", (self._namespace,)
+                "SELECT topic, topic_id FROM topics WHERE namespace = ?", (namespace,)
             ).fetchall()
         )
         self._streams = {
-            (Topic(topic), partition): stream
-            for topic, partition, stream in connection.execute(
-                "SELECT topic, partition, stream FROM streams WHERE namespace = ?",
-                (self._namespace,),
+            (Topic(topic), partition): Stream(number, Topic(topic), partition)
+            for topic, partition, number in connection.execute(
+                "SELECT topic, partition, stream FROM streams WHERE namespace = ?", (namespace,)
             )
         }
+        if set(self._streams) != {(t, p) for t in Topic for p in range(partition_count)}:
+            raise LogCorrupted(place.url, "the table of streams is damaged")
+        self._leases = Leases(namespace, partition_count, self._lease_ms)
         self._facts = LogFacts(
             place.namespace,
             partition_count,
@@ -702,152 +646,81 @@ class SqliteLog:
     def _perform(self, connection: sqlite3.Connection, job: _Job) -> _Outcome:
         try:
             return job.answer, self._transaction(connection, job.work), None
-        except sqlite3.Error as error:
-            return job.answer, None, error_of(error, self._place, waited_ms=self._lock_timeout_ms)
-        except Exception as error:
+        except RefoldError as error:
             return job.answer, None, error
+        except (sqlite3.Error, *NONSENSE) as error:
+            return job.answer, None, self._error_of(error)
 
     def _commit(self, connection: sqlite3.Connection, appends: Sequence[_Append]) -> list[_Outcome]:
         """Store the batches in one transaction: one fsync for all."""
         refused: list[_Outcome] = []
-        packed: list[tuple[_Append, list[tuple[int, bytes]]]] = []
+        sound: list[_Append] = []
+        batches: list[Packed] = []
         for append in appends:
-            # In the compacted topic each record is a row.
-            compacted = append.topic is Topic.SNAPSHOTS
             try:
-                batches = [[entry] for entry in append.entries] if compacted else [append.entries]
-                packed.append((append, [pack(batch) for batch in batches]))
+                if append.stream.topic is Topic.SNAPSHOTS:
+                    payloads = [pack([entry]) for entry in append.entries]
+                else:
+                    payloads = [pack(append.entries)]
             except Exception as error:  # not bytes, say: its neighbours are stored all the same
                 refused.append((append.answer, None, error))
-        return refused + self._commit_packed(connection, packed)
+                continue
+            sound.append(append)
+            batches.append(Packed(append.stream, append.entries, payloads))
+        if batches:
+            answers = zip(sound, self._commit_packed(connection, batches), strict=True)
+            refused.extend((append.answer, *outcome) for append, outcome in answers)
+        return refused
 
     def _commit_packed(
-        self,
-        connection: sqlite3.Connection,
-        packed: Sequence[tuple[_Append, list[tuple[int, bytes]]]],
-    ) -> list[_Outcome]:
+        self, connection: sqlite3.Connection, batches: Sequence[Packed]
+    ) -> list[tuple[Ack | None, Exception | None]]:
         committing = False
         try:
             connection.execute("BEGIN IMMEDIATE")
-            ends = self._known_ends(connection)
-            acks = self._store(connection, packed, ends)
+            extents = self._known_extents(connection)
+            acks = store(connection, self._place, batches, extents, self._now_ms())
             committing = True
             connection.execute("COMMIT")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, LogCorrupted, *NONSENSE) as error:
             _undo(connection)
-            self._ends = {}
-            return [
-                (
-                    append.answer,
-                    None,
-                    error_of(
-                        error,
-                        self._place,
-                        waited_ms=self._lock_timeout_ms,
-                        committing=committing,
-                    ),
-                )
-                for append, _ in packed
-            ]
-        self._ends = ends
-        gone = self._file_gone()
-        return [
-            (append.answer, None if gone else ack, gone and gone())
-            for (append, _), ack in zip(packed, acks, strict=True)
-        ]
+            self._extents = {}
+            return [(None, self._error_of(error, committing=committing)) for _ in batches]
+        self._extents = extents
+        if reason := self._file_gone():
+            return [(None, self._gone(reason)) for _ in batches]
+        return [(ack, None) for ack in acks]
 
-    def _known_ends(self, connection: sqlite3.Connection) -> dict[int, tuple[int, int]]:
-        """Ends by stream, as far as this thread knows them: none if another one has committed."""
+    def _known_extents(self, connection: sqlite3.Connection) -> dict[Stream, Extent]:
+        """Extents as far as this thread knows them: none if another one has committed."""
         (version,) = connection.execute("PRAGMA data_version").fetchone()
         if version != self._writer_version:
             self._writer_version = version
             return {}
-        return dict(self._ends)
+        return dict(self._extents)
 
-    def _store(
-        self,
-        connection: sqlite3.Connection,
-        packed: Sequence[tuple[_Append, list[tuple[int, bytes]]]],
-        ends: dict[int, tuple[int, int]],
-    ) -> list[Ack]:
-        acks: list[Ack] = []
-        rows: list[tuple[int, int, int, bytes]] = []
-        now_ms = self._now_ms()
-        for append, payloads in packed:
-            stream = append.stream
-            if stream not in ends:
-                end, last_ms = _last(connection, stream)
-                (floor,) = connection.execute(
-                    "SELECT next_offset FROM streams WHERE stream = ?", (stream,)
-                ).fetchone()
-                ends[stream] = max(end, floor), last_ms
-            end, last_ms = ends[stream]
-            # The clock of the machine may be set back; the log's own never runs backwards.
-            append_ms = max(now_ms, last_ms)
-            count = len(append.entries)
-            position = (stream << OFFSET_BITS) + end
-            if append.topic is Topic.SNAPSHOTS:
-                _store_latest(connection, append.entries, payloads, position, append_ms)
-            else:
-                body = seal(
-                    *payloads[0], position=position, record_count=count, append_ms=append_ms
-                )
-                rows.append((position, count, append_ms, body))
-            ends[stream] = end + count, append_ms
-            acks.append(Ack(end, append_ms))
-        if rows:
-            connection.executemany("INSERT INTO batches VALUES (?, ?, ?, ?)", rows)
-        return acks
-
-    def _file_gone(self) -> Callable[[], LogUnavailable] | None:
+    def _file_gone(self) -> str:
         """What to say if the file was removed or replaced under us: what we write is then lost."""
         path = self._place.path
         now_ms = boot_ms()
         if now_ms - self._file_checked_ms < FILE_CHECK_MS:
-            return None
+            return ""
         try:
             status = os.stat(path)
-            if (status.st_dev, status.st_ino) == self._inode:
-                self._file_checked_ms = now_ms
-                return None
-            reason = f"the file {path} was replaced while it was open"
         except OSError:
-            reason = f"the file {path} was removed while it was open"
-        return lambda: LogUnavailable(
+            return f"the file {path} was removed while it was open"
+        if (status.st_dev, status.st_ino) != self._inode:
+            return f"the file {path} was replaced while it was open"
+        self._file_checked_ms = now_ms
+        return ""
+
+    def _gone(self, reason: str) -> LogUnavailable:
+        return LogUnavailable(
             self.url,
             reason,
             kept="what is in the file that is there now",
             next="stop this process and put the right file back",
         )
-
-    def _trim(
-        self, connection: sqlite3.Connection, stream: int, topic: Topic, before_offset: int
-    ) -> None:
-        start, floor = connection.execute(
-            "SELECT start_offset, next_offset FROM streams WHERE stream = ?", (stream,)
-        ).fetchone()
-        end = max(floor, _last(connection, stream)[0])
-        start = max(start, min(before_offset, end))
-        first = stream << OFFSET_BITS
-        if topic is Topic.SNAPSHOTS:
-            connection.execute(
-                "DELETE FROM latest WHERE position >= ? AND position < ?", (first, first + start)
-            )
-        else:
-            # A batch that reaches over the new start stays; reads leave out its first records.
-            connection.execute(
-                "DELETE FROM batches WHERE position >= ? AND position + record_count <= ?"
-                " AND position < ?",
-                (first, first + start, first + start),
-            )
-        connection.execute(
-            "UPDATE streams SET start_offset = ?, next_offset = ? WHERE stream = ?",
-            (start, end, stream),
-        )
-        # Our own commit changes no data_version of our own.
-        self._ends.pop(stream, None)
-
-    # Leases, on the writer thread
 
     def _heartbeat_in(self) -> float | None:
         """Seconds until a heartbeat is due; None if nobody needs one."""
@@ -855,71 +728,8 @@ class SqliteLog:
             return None
         return max(0.0, (min(self._owners.values()) + self._lease_ms // 5 - boot_ms()) / 1000)
 
-    def _heartbeat(self, connection: sqlite3.Connection) -> None:
-        now_ms = boot_ms()
-        for owner in self._owners:
-            # Only what is still there: an owner that was taken for dead joins anew by `suggest`.
-            connection.execute(
-                "UPDATE owners SET heartbeat_boot_ms = ? WHERE namespace = ? AND owner = ?",
-                (now_ms, self._namespace, owner),
-            )
-
-    def _suggest(self, connection: sqlite3.Connection, owner: str) -> frozenset[int]:
-        now_ms = boot_ms()
-        namespace = self._namespace
-        here = this_process()
-        connection.execute(
-            "INSERT INTO owners VALUES (?, ?, (SELECT coalesce(max(joined), 0) + 1 FROM owners),"
-            " ?, ?, ?, ?, ?)"
-            " ON CONFLICT (namespace, owner) DO UPDATE SET boot_id = excluded.boot_id,"
-            " pid_namespace = excluded.pid_namespace, pid = excluded.pid,"
-            " started = excluded.started, heartbeat_boot_ms = excluded.heartbeat_boot_ms",
-            (namespace, owner, *here, now_ms),
-        )
-        members: list[str] = []
-        for member, heartbeat_ms, *mark in connection.execute(
-            "SELECT owner, heartbeat_boot_ms, boot_id, pid_namespace, pid, started FROM owners"
-            " WHERE namespace = ? ORDER BY joined",
-            (namespace,),
-        ).fetchall():
-            # A heartbeat of the future is one of before the last boot.
-            beating = now_ms - self._lease_ms < heartbeat_ms <= now_ms + self._lease_ms
-            if member != owner and (not beating or is_surely_dead(ProcessMark(*mark))):
-                self._forget(connection, member)
-            else:
-                members.append(member)
-        leases = {
-            partition: Lease(holder, bool(leaving))
-            for partition, holder, leaving in connection.execute(
-                "SELECT partition, owner, leaving FROM leases WHERE namespace = ?", (namespace,)
-            )
-        }
-        share = share_of(owner, members, leases, self.facts.partition_count)
-        connection.executemany(
-            "DELETE FROM leases WHERE namespace = ? AND partition = ?",
-            [(namespace, partition) for partition in share.freed],
-        )
-        connection.executemany(
-            "INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?)",
-            [(namespace, partition, owner, 0) for partition in sorted(share.taken)]
-            + [(namespace, partition, owner, 1) for partition in sorted(share.leaving)],
-        )
-        self._owners[owner] = now_ms
-        return share.suggested
-
-    def _free(self, connection: sqlite3.Connection, owner: str) -> None:
-        self._owners.pop(owner, None)
-        self._forget(connection, owner)
-
-    def _forget(self, connection: sqlite3.Connection, owner: str) -> None:
-        for table in ("leases", "owners"):
-            connection.execute(
-                f"DELETE FROM {table} WHERE namespace = ? AND owner = ?", (self._namespace, owner)
-            )
-
-
-def _size(record: Record) -> int:
-    return 64 + sum(len(part) for part in record[1:4] if part is not None)
+    def _beat(self, connection: sqlite3.Connection) -> None:
+        self._leases_of().beat(connection, self._owners)
 
 
 def _end_wait(waiter: "asyncio.Future[bool]") -> None:
@@ -940,48 +750,3 @@ def _namespace(connection: sqlite3.Connection, name: str) -> tuple[int, int, int
         "SELECT namespace, partition_count, batch_size_max FROM namespaces WHERE name = ?", (name,)
     ).fetchone()
     return row
-
-
-def _last(connection: sqlite3.Connection, stream: int) -> tuple[int, int]:
-    """The offset after the last row of a stream, and its append time; zeros if there is none."""
-    first = stream << OFFSET_BITS
-    bounds = (first, first + (1 << OFFSET_BITS))
-    row = connection.execute(
-        "SELECT position + record_count, append_ms FROM batches"
-        " WHERE position >= ? AND position < ? ORDER BY position DESC LIMIT 1",
-        bounds,
-    ).fetchone()
-    if row is None:
-        row = connection.execute(
-            "SELECT position + 1, append_ms FROM latest"
-            " WHERE position >= ? AND position < ? ORDER BY position DESC LIMIT 1",
-            bounds,
-        ).fetchone()
-    return (0, 0) if row is None else (row[0] - first, row[1])
-
-
-def _store_latest(
-    connection: sqlite3.Connection,
-    entries: Sequence[Entry],
-    payloads: Sequence[tuple[int, bytes]],
-    position: int,
-    append_ms: int,
-) -> None:
-    """Store records of the compacted topic: each replaces the one of the same key."""
-    for at, (entry, payload) in enumerate(zip(entries, payloads, strict=True), position):
-        body = seal(*payload, position=at, record_count=1, append_ms=append_ms)
-        connection.execute(
-            "INSERT OR REPLACE INTO latest VALUES (?, ?, ?, ?, ?)",
-            (at, entry.key, append_ms, entry.value is None, body),
-        )
-    stream = position >> OFFSET_BITS
-    first = stream << OFFSET_BITS
-    connection.execute(
-        "UPDATE streams SET next_offset = ? WHERE stream = ?",
-        (position + len(entries) - first, stream),
-    )
-    if any(entry.value is None for entry in entries):
-        connection.execute(
-            "DELETE FROM latest WHERE deleted AND append_ms < ? AND position >= ? AND position < ?",
-            (append_ms - TOMBSTONE_MS, first, position),
-        )

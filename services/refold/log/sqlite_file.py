@@ -28,9 +28,9 @@ NAMESPACE_DEFAULT = "default"
 OFFSET_BITS = 44
 """A row's place is `stream << 44 | offset`: one integer key, so that a stream lies together."""
 
-# `batches` holds one row per batch. `latest` holds the compacted topic, one row per key. In
-# `streams`, `start_offset` is the first offset that is kept and `next_offset` a floor for the next
-# one: needed when every row was trimmed, and in `latest`, whose last row may be a deleted key.
+# `batches` holds one row per batch. `latest` holds the compacted topic, one row per key. `streams`
+# says for each partition of a topic where it begins (`start_offset`) and ends (`next_offset`), and
+# is written with each batch: so the rows can be checked against it, and it against the rows.
 _TABLES = """
 CREATE TABLE namespaces (
     namespace INTEGER PRIMARY KEY,
@@ -52,6 +52,8 @@ CREATE TABLE streams (
     partition INTEGER NOT NULL,
     start_offset INTEGER NOT NULL DEFAULT 0,
     next_offset INTEGER NOT NULL DEFAULT 0,
+    readable_offset INTEGER NOT NULL DEFAULT 0,
+    append_ms INTEGER NOT NULL DEFAULT 0,
     UNIQUE (namespace, topic, partition)
 );
 CREATE TABLE batches (
@@ -137,8 +139,12 @@ def parse_url(url: str) -> Place:
     return Place(url, Path(os.path.abspath(path)), namespace, partition_count)
 
 
+NONSENSE = (UnicodeDecodeError, TypeError, ValueError, KeyError, OverflowError)
+"""What reading a damaged row ends with where SQLite itself finds nothing wrong."""
+
+
 def error_of(
-    error: sqlite3.Error, place: Place, *, waited_ms: int, committing: bool = False
+    error: Exception, place: Place, *, waited_ms: int, committing: bool = False
 ) -> LogUnavailable:
     """What an error of SQLite means for the log, and for the append that met it.
 
@@ -146,15 +152,17 @@ def error_of(
     want of room or of a lock is undone too; one whose write or fsync fails is not known: the frame
     may be in the file and be found by the recovery after a crash.
     """
+    if isinstance(error, LogUnavailable):
+        return error
     meaning = _meaning(error, place, waited_ms, committing)
     meaning.__cause__ = error
     return meaning
 
 
-def _meaning(
-    error: sqlite3.Error, place: Place, waited_ms: int, committing: bool
-) -> LogUnavailable:
+def _meaning(error: Exception, place: Place, waited_ms: int, committing: bool) -> LogUnavailable:
     url = place.url
+    if not isinstance(error, sqlite3.Error):
+        return LogCorrupted(url, f"what {place.path} holds makes no sense ({error!r})")
     code = getattr(error, "sqlite_errorcode", None)
     name = getattr(error, "sqlite_errorname", type(error).__name__)
     primary = None if code is None else code & 0xFF
@@ -166,7 +174,7 @@ def _meaning(
         return LogFull(url)
     if primary == sqlite3.SQLITE_NOTADB:
         return LogCorrupted(url, f"{place.path} is not a database of SQLite")
-    if primary == sqlite3.SQLITE_CORRUPT or (primary is None and "malformed" in str(error)):
+    if primary == sqlite3.SQLITE_CORRUPT or (primary is None and "decode" in str(error)):
         return LogCorrupted(url, f"a page of {place.path} is damaged ({error})")
     if primary == sqlite3.SQLITE_CANTOPEN:
         return LogUnavailable(
