@@ -154,12 +154,13 @@ async def other_tool(name: str, arguments: Any, result: Any) -> Any:
 async def recorded_agent(ctx: RunContext, conversation: Conversation) -> Transcript:
     """Play the conversation; its messages come out as they went in."""
     messages: list[Message] = []
-    tool_calls = 0
-    for number, turn in enumerate(turns_of(conversation.messages), 1):
+    answers = tool_calls = 0
+    for turn in turns_of(conversation.messages):
         if turn.said["role"] != "assistant":
             messages = [*messages, turn.said]
             continue
-        answer = await ctx.step(say, number, messages, turn.said)
+        answers += 1
+        answer = await ctx.step(say, answers, messages, turn.said)
         results = await play_calls(ctx, answer["message"], turn.results)
         # The message and its results come together, so that no list without a result is ever seen.
         messages = [*messages, answer["message"], *results]

@@ -1,0 +1,20 @@
+"""What can keep a demo from being shown."""
+
+from typing import ClassVar
+
+from refold_schemas.errors.base import RefoldError
+
+
+class DemoStopped(RefoldError):
+    """A process of the demo ended, or was not ready, where it should not; or nothing moved on."""
+
+    code: ClassVar[str] = "R530"
+
+    def __init__(self, reason: str, log_url: str, kept: bool) -> None:
+        self.reason, self.log_url = reason, log_url
+        super().__init__(
+            f"the demo could not go on: {reason}",
+            kept=f"the log {log_url}" if kept else "nothing; its files were temporary",
+            next="repeat it with --log sqlite:///demo.db, then read `refold doctor` and "
+            "`refold runs` with the same --log",
+        )
