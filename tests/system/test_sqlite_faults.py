@@ -198,7 +198,7 @@ def test_a_full_log_refuses_and_keeps_what_was_acknowledged(tmp_path: Path) -> N
     path = tmp_path / "log.db"
 
     async def main() -> None:
-        log = SqliteLog(path, file_size_max=1 << 20)
+        log = SqliteLog(path, file_size_max=256 * 1024)
         await log.open(create=True)
         acknowledged: dict[int, list[Entry]] = {}
 
