@@ -78,8 +78,8 @@ CASES: Final = (
     ),
     Case(
         "resolvable-person",
-        "resolvable, a person answers before the lookup, cancelled",
-        Settings(persons=1, cancels=1, doubts=True),
+        "resolvable, a person answers before the lookup, in doubt while alive",
+        Settings(persons=1, doubts=True),
     ),
     Case(
         "keyed-doubt",
@@ -130,8 +130,8 @@ CASES: Final = (
     ),
     Case(
         "escalate-cancel",
-        "escalate, not deduplicated, cancelled, two answers of people, in doubt while alive",
-        Settings(policy=ESCALATE, deduplicates=False, persons=2, cancels=1, doubts=True),
+        "escalate, not deduplicated, cancelled, two answers of people",
+        Settings(policy=ESCALATE, deduplicates=False, persons=2, cancels=1),
     ),
     Case(
         "escalate-three",

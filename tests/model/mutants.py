@@ -33,6 +33,12 @@ MUTANTS: Final = (
         replace(_TWO, copies=1),
     ),
     Mutant(
+        "a claim that arrives behind its successor counts",
+        "3.1 rule 1",
+        replace(_R, epoch_compared=False),
+        replace(_TWO, unknowns=1, attempts=1),
+    ),
+    Mutant(
         "a worker owns whether or not its claim counts",
         "3.1 rule 1",
         replace(_R, claim_checked=False),

@@ -70,6 +70,9 @@ def _ownership(protocol: Protocol, world: World, state: State) -> str | None:
         return "no effect without a counting intent: a report names an intent that does not count"
     for worker in world.workers:
         if worker.phase == OWNS:
+            own = protocol.state(worker.state)
+            if own.claim != state.claim and own.epoch >= state.epoch:
+                return "epochs rise: a claim took over that its writer had made without the latest"
             read = protocol.interned.run(world.base, world.tail[: worker.position])
             if read != worker.state:
                 return (

@@ -192,7 +192,7 @@ def normal(world: World, settings: Settings, interned: Interned) -> World:
     clocks = world.clocks
     if reduced:
         clocks = tuple(
-            clock if _clock_matters(world, a, interned) else PAST_SETTLE
+            clock if clock == PAST_SETTLE or _clock_matters(world, a, interned) else PAST_SETTLE
             for a, clock in enumerate(clocks)
         )
     base = world.base
