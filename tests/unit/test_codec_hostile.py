@@ -15,7 +15,7 @@ from refold_schemas.codec.classes import CLASSES
 from refold_schemas.codec.quick import QuickCompiler
 from refold_schemas.codec.reading import ReaderCompiler
 from refold_schemas.codec.shapes import BadSchema, Record, shape_of
-from refold_schemas.errors import UndecodableRecord, UnknownSchemaId
+from refold_schemas.errors import SchemaMismatch, UndecodableRecord, UnknownSchemaId
 from refold_schemas.events import StepCompleted, TimerFired
 from refold_schemas.registry import FileRegistry
 from support.messages import MESSAGE_CLASSES, example, messages
@@ -178,6 +178,47 @@ def test_a_wrong_frame_is_refused(data: bytes, reason: str) -> None:
     with pytest.raises(UndecodableRecord, match=reason):
         CODEC.decode(data)
     assert CODEC.name_of(data) is None
+
+
+def test_a_union_index_of_more_bytes_than_it_needs_is_read() -> None:
+    assert decode_with(["null", "long"], b"\x82\x00\x02") == 1
+    assert decode_with(["null", "long"], b"\x80\x00") is None
+    with pytest.raises(UndecodableRecord, match="no branch 64"):
+        decode_with(["null", "long"], b"\x80\x01")
+
+
+def test_the_path_leads_into_maps_and_arrays() -> None:
+    schema = {"type": "map", "values": {"type": "array", "items": "boolean"}}
+    with pytest.raises(UndecodableRecord, match=r"value\.a\[1\]: 7 is neither"):
+        decode_with(schema, b"\x02\x02a\x04\x01\x07\x00\x00")
+    with pytest.raises(SchemaMismatch) as caught:
+        encode_with(schema, {"a": [True, 7]})
+    assert caught.value.field == "a[1]"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        [],
+        {},
+        5,
+        "nothing",
+        {"type": "array", "items": "Later"},
+        [{"type": "fixed", "name": "F", "size": 1}, {"type": "fixed", "name": "F", "size": 1}],
+    ],
+)
+def test_what_is_no_schema_is_said(schema: Any) -> None:
+    with pytest.raises(BadSchema):
+        decode_with(schema, b"")
+
+
+def test_names_are_found_in_the_namespace_they_were_defined_in() -> None:
+    fixed = {"type": "fixed", "name": "other.F", "size": 1}
+    fields = [{"name": "a", "type": fixed}, {"name": "b", "type": "other.F"}]
+    record = {"type": "record", "name": "x.R", "fields": fields}
+    schema = [record, "x.R", {"type": "error", "name": "E", "namespace": "x", "fields": fields[1:]}]
+    assert decode_with(schema, b"\x00ab") == {"a": b"a", "b": b"b"}
+    assert decode_with(schema, b"\x04b") == {"b": b"b"}
 
 
 def test_an_unknown_schema_id_is_an_error_of_its_own_that_names_it() -> None:

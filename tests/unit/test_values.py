@@ -1,10 +1,11 @@
 """A stored value comes back equal and of the same kind, or storing it is refused with its path."""
 
+import inspect
 import os
 import socket
 import subprocess
 import sys
-from datetime import UTC, date, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from refold_schemas.values import (
     canon_of,
     check_run_id,
     decode_value,
+    decode_value_as,
     derive_seed,
     derive_uuid,
     digest_value,
@@ -234,6 +236,58 @@ def test_the_limits_are_where_they_are_said_to_be() -> None:
     assert comes_back([0] * NODES_MAX)
     with pytest.raises(ValueRefused, match=f"more than {NODES_MAX}"):
         encode_value([0] * (NODES_MAX + 1))
+
+
+def _near_the_stack_limit(call: Any) -> Any:
+    """Call with so few frames left that a walk of a hundred levels does not fit."""
+
+    def descend(frames: int) -> Any:
+        return call() if frames <= 0 else descend(frames - 1)
+
+    return descend(sys.getrecursionlimit() - len(inspect.stack(0)) - 60)
+
+
+@pytest.mark.parametrize("wrap", [lambda inner: [inner], lambda inner: (inner,)])
+def test_a_deep_value_in_a_deep_program_is_refused_never_a_recursion_error(wrap: Any) -> None:
+    deep: Any = 1
+    for _ in range(DEPTH_MAX - 10):
+        deep = wrap(deep)
+    value = encode_value(deep)
+    with pytest.raises(ValueRefused):
+        _near_the_stack_limit(lambda: encode_value(deep))
+    with pytest.raises(ValueRefused):
+        _near_the_stack_limit(lambda: canon(deep))
+    if value.body is not None and b'"$' in value.body:
+        with pytest.raises(ValueUnreadable):
+            _near_the_stack_limit(lambda: decode_value(value))
+        with pytest.raises(ValueUnreadable):
+            _near_the_stack_limit(lambda: decode_value_as(value, Any))
+        with pytest.raises(ValueUnreadable):
+            _near_the_stack_limit(lambda: canon_of(value))
+    assert comes_back(deep)
+
+
+def test_a_zone_of_another_library_is_refused_by_its_class() -> None:
+    class Foreign(tzinfo):
+        def utcoffset(self, at: datetime | None) -> timedelta:
+            return timedelta(hours=1)
+
+        def dst(self, at: datetime | None) -> None:
+            return None
+
+        def tzname(self, at: datetime | None) -> str:
+            return "foreign"
+
+    with pytest.raises(ValueRefused, match=r"Foreign; use datetime\.timezone"):
+        encode_value(datetime(2026, 1, 2, tzinfo=Foreign()))
+
+
+def test_a_zone_whose_rules_have_changed_keeps_the_instant() -> None:
+    body = b'{"$datetime":"2026-07-02T03:04:00+02:00[Europe/London]"}'
+    moment = decode_value(stored(body))
+    assert isinstance(moment, datetime)
+    assert moment == datetime(2026, 7, 2, 1, 4, tzinfo=UTC)
+    assert moment.tzinfo == ZoneInfo("Europe/London")
 
 
 def test_the_path_begins_where_the_caller_says() -> None:

@@ -30,8 +30,8 @@ from refold_schemas.values.records import Value
 DEPTH_MAX = 128
 """Values may be nested this deep; deeper ones are most likely cycles, and JSON readers recurse."""
 
-NODES_MAX = 1_000_000
-"""Containers may hold this many items altogether: shared lists can be a value of any size."""
+NODES_MAX = 500_000
+"""Containers may hold this many items altogether: lists that share lists can be of any size."""
 
 INT_PLAIN_MAX = 2**63 - 1
 """Integers up to here (and down to `-2**63`) are JSON numbers, others are tagged."""
