@@ -461,6 +461,8 @@ class RunHandle:
         if self._life is None:
             self._life = tail.life(self.run_id)
         life = self._life
+        if life.ended is not None and life.ended.status == "failed":
+            life.known = False  # a failed run may have been resumed since: look again
         while True:
             if not life.known:
                 state, fold = await client._reader(partition).of_run(self.run_id)

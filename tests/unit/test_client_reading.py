@@ -1,0 +1,465 @@
+"""What a client reads without a worker: boundaries, histories, lists, ends, by the claim rule."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import TypeVar
+
+import pytest
+
+from refold.client import BlockingClient, Client, HistoryRecord
+from refold.log import Topic
+from refold.log.memory import Faults, MemoryBroker, MemoryLog, ReadCall, ReadFault
+from refold_projections.fold import Verdict
+from refold_schemas.errors import UndecodableRecord
+from refold_schemas.errors.cli import (
+    ClientClosed,
+    ResultNotThere,
+    RunCancelledError,
+    RunFailedError,
+    RunUnknown,
+)
+from refold_schemas.errors.log import LogUnavailable, LogUrlInvalid
+from refold_schemas.events import (
+    PartitionReleased,
+    RunCancelled,
+    RunCancelRequested,
+    RunCompleted,
+    RunFailed,
+    RunResumed,
+    StepInDoubt,
+)
+from refold_schemas.values import ErrorInfo, encode_value
+from support.written_log import (
+    CODEC,
+    KEY,
+    NOON_MS,
+    Writer,
+    acted,
+    done,
+    intended,
+    started,
+    writer_for,
+)
+
+T = TypeVar("T")
+COMPLETED = RunCompleted(encode_value({"refunded": True}))
+DECLINED = ErrorInfo("CardDeclined", "shop:CardDeclined", "no funds", None)
+SOON = timedelta(milliseconds=30)
+
+
+@pytest.fixture
+def broker() -> MemoryBroker:
+    made = MemoryBroker("shop")
+    made.recreate()
+    return made
+
+
+@pytest.fixture
+def writer(broker: MemoryBroker) -> Writer:
+    made = Writer(broker)
+    made.claim()
+    return made
+
+
+def ask(broker: MemoryBroker, question: Callable[[Client], Awaitable[T]]) -> T:
+    """The answer of a client on a handle of its own."""
+
+    async def main() -> T:
+        log = MemoryLog(broker=broker)
+        await log.open(create=False)
+        async with Client(log) as client:
+            return await question(client)
+
+    return asyncio.run(main())
+
+
+# ---- boundaries
+
+
+def test_a_boundary_is_read_with_no_worker_alive(broker: MemoryBroker, writer: Writer) -> None:
+    writer.write("r1", *started("load", "charge", "mail"), done("load#1"), intended("charge#1"))
+    seen = ask(broker, lambda client: client.boundary("r1"))
+    assert [entry.slot for entry in seen.done] == ["load#1"]
+    assert [(e.slot, e.effect_key, e.since_ms) for e in seen.in_doubt] == [
+        ("charge#1", KEY, NOON_MS + 4_000)
+    ]
+    assert (seen.status, seen.remaining) == ("in_doubt", ("charge", "mail"))
+
+
+def test_an_attempt_of_a_living_owner_is_under_way(broker: MemoryBroker, writer: Writer) -> None:
+    writer.write("r1", *started(), intended("charge#1"))
+    broker.suggest("worker-1")  # a heartbeat: the owner lives
+    seen = ask(broker, lambda client: client.boundary("r1"))
+    assert ([e.slot for e in seen.under_way], seen.in_doubt) == (["charge#1"], ())
+
+
+def test_after_a_release_nothing_is_under_way(broker: MemoryBroker, writer: Writer) -> None:
+    writer.write("r1", *started(), intended("charge#1"))
+    writer.write(None, PartitionReleased("the worker stops"))
+    broker.suggest("worker-2")  # somebody else holds the lease, and has not claimed yet
+    seen = ask(broker, lambda client: client.boundary("r1"))
+    assert ([e.slot for e in seen.in_doubt], seen.under_way) == (["charge#1"], ())
+
+
+def test_events_of_a_superseded_claim_do_not_count(broker: MemoryBroker, writer: Writer) -> None:
+    writer.write("r1", *started("charge"), intended("charge#1"))
+    fenced = Writer(broker, claim_id=writer.claim_id, epoch=writer.epoch, n=writer.n)
+    writer.claim("worker-2", process="p2")
+    fenced.write("r1", acted("charge#1"))
+    seen = ask(broker, lambda client: client.boundary("r1"))
+    assert [e.slot for e in seen.in_doubt] == ["charge#1"]
+
+
+def test_the_second_run_that_is_asked_for_is_found_too(
+    broker: MemoryBroker, writer: Writer
+) -> None:
+    writer.write("r1", *started(command_id="c1"), done("load#1"))
+    writer.write("r2", *started(command_id="c2"), done("load#1"), done("load#2"))
+
+    async def both(client: Client) -> list[int]:
+        first = await client.boundary("r1")
+        second = await client.boundary("r2")
+        writer.write("r1", done("load#2"), done("load#3"))
+        return [len(first.done), len(second.done), len((await client.boundary("r1")).done)]
+
+    assert ask(broker, both) == [1, 2, 3]
+
+
+def test_a_run_that_does_not_exist_is_named_with_its_namespace(broker: MemoryBroker) -> None:
+    with pytest.raises(RunUnknown, match=r"no run 'r9' in namespace shop"):
+        ask(broker, lambda client: client.boundary("r9"))
+
+
+def test_a_boundary_knows_the_position_that_it_holds_at(
+    broker: MemoryBroker, writer: Writer
+) -> None:
+    last = writer.write("r1", *started())
+    seen = ask(broker, lambda client: client.boundary_at("r1"))
+    assert (seen.partition, seen.offset, seen.owner) == (0, last + 1, "worker-1")
+    assert seen.by_this_claim
+    writer.claim("worker-2")
+    assert not ask(broker, lambda client: client.boundary_at("r1")).by_this_claim
+
+
+# ---- lists
+
+
+def test_runs_of_all_partitions_are_listed_the_latest_first() -> None:
+    broker = MemoryBroker("shop", partition_count=4)
+    broker.recreate()
+    writers: dict[int, Writer] = {}
+    for number in range(12):
+        run_id = f"run-{number}"
+        writer = writer_for(broker, run_id)
+        if writer.partition not in writers:
+            writer.claim()
+            writers[writer.partition] = writer
+        writer = writers[writer.partition]
+        writer.at_ms = NOON_MS + number * 60_000
+        writer.write(run_id, *started(run="shop" if number % 2 else "other"))
+        if number >= 8:
+            writer.write(run_id, COMPLETED)
+    assert len(writers) > 1
+    found = ask(broker, lambda client: client.runs())
+    assert [one.run_id for one in found] == [f"run-{n}" for n in range(11, -1, -1)]
+    ended = ask(broker, lambda client: client.runs(status=["completed"], run="shop"))
+    assert [one.run_id for one in ended] == ["run-11", "run-9"]
+
+
+def test_runs_that_wait_for_a_person_can_be_listed(broker: MemoryBroker, writer: Writer) -> None:
+    writer.write("r1", *started(), intended("charge#1"))
+    writer.write("r1", StepInDoubt("charge#1", 1, "no answer", True))
+    writer.write("r2", *started(command_id="c2"))
+    found = ask(broker, lambda client: client.runs(needs="person"))
+    assert [(one.run_id, one.status, one.reason) for one in found] == [
+        ("r1", "in_doubt", "no answer")
+    ]
+
+
+# ---- history
+
+
+async def _history(client: Client) -> list[HistoryRecord]:
+    return [record async for record in client.history("r1", claims=True)]
+
+
+def test_a_history_shows_what_does_not_count_and_why(broker: MemoryBroker, writer: Writer) -> None:
+    writer.write("r1", *started())
+    writer.write("other", *started(command_id="c2"))
+    copy = writer.again("r1", done("load#1"), n=0)
+    fenced = Writer(broker, claim_id=writer.claim_id, epoch=writer.epoch, n=writer.n)
+    claim = writer.claim("worker-2")
+    late = fenced.write("r1", done("load#1"))
+    good = writer.write("r1", done("load#1"))
+    writer.n += 1  # a record is lost
+    behind = writer.write("r1", done("load#2"))
+    foreign = writer.raw("r1", b"hello", header=b"?")
+    records = {record.offset: record for record in ask(broker, _history)}
+    assert records[copy].verdict is Verdict.DUPLICATE
+    assert records[late].verdict is Verdict.FENCED
+    assert records[behind].verdict is Verdict.BROKEN
+    assert records[foreign].verdict is Verdict.FOREIGN
+    skipped = [offset for offset, record in records.items() if not record.counted]
+    assert skipped == [copy, late, behind, foreign]
+    assert all(records[offset].why_skipped for offset in skipped)
+    assert records[good].counted
+    assert records[good].why_skipped is None
+    assert (records[claim].verdict, records[claim].epoch) == (Verdict.CLAIM, 2)
+    assert records[good].event == done("load#1")
+
+
+def test_a_body_that_cannot_be_decoded_is_shown_with_its_problem(
+    broker: MemoryBroker, writer: Writer
+) -> None:
+    writer.write("r1", *started())
+    offset = writer.raw("r1", CODEC.encode(done("load#1"))[:-3])
+    record = ask(broker, _history)[-1]
+    assert (record.offset, record.counted, record.event) == (offset, True, None)
+    assert record.problem
+
+
+def test_claims_are_shown_between_the_records_of_the_run_only(
+    broker: MemoryBroker, writer: Writer
+) -> None:
+    writer.claim("worker-2")
+    writer.write("r1", *started())
+    writer.claim("worker-3")
+    last = writer.claim("worker-4")
+    writer.write("r1", done("load#1"))
+    writer.claim("worker-5")
+    shown = [r.offset for r in ask(broker, _history) if r.verdict is Verdict.CLAIM]
+    assert shown == [last]
+
+
+# ---- ends
+
+
+def test_a_result_comes_back_as_it_was_stored(broker: MemoryBroker, writer: Writer) -> None:
+    writer.write("r1", *started(), COMPLETED)
+    assert ask(broker, lambda client: client.handle("r1").result()) == {"refunded": True}
+
+
+def test_a_result_can_be_read_into_a_type(broker: MemoryBroker, writer: Writer) -> None:
+    writer.write("r1", *started(), RunCompleted(encode_value(["2026-08-01"])))
+    from datetime import date
+
+    found = ask(broker, lambda client: client.handle("r1").result(as_type=list[date]))
+    assert found == [date(2026, 8, 1)]
+
+
+def test_a_failed_run_raises_its_error(broker: MemoryBroker, writer: Writer) -> None:
+    writer.write("r1", *started(), RunFailed(DECLINED))
+    with pytest.raises(RunFailedError, match="CardDeclined: no funds") as caught:
+        ask(broker, lambda client: client.handle("r1").result())
+    assert caught.value.type_name == "CardDeclined"
+
+
+def test_a_cancelled_run_raises_who_asked_and_why(broker: MemoryBroker, writer: Writer) -> None:
+    writer.write("r1", *started(), RunCancelRequested("ada", "no longer wanted", "c7"))
+    writer.write("r1", RunCancelled("nothing is open"))
+    with pytest.raises(RunCancelledError, match="cancelled by ada: no longer wanted"):
+        ask(broker, lambda client: client.handle("r1").result())
+
+
+def test_a_result_of_no_run_is_refused(broker: MemoryBroker) -> None:
+    with pytest.raises(RunUnknown):
+        ask(broker, lambda client: client.handle("r1").result())
+
+
+def test_a_result_that_does_not_come_in_time_says_so(broker: MemoryBroker, writer: Writer) -> None:
+    writer.write("r1", *started())
+    with pytest.raises(ResultNotThere, match=r"has not ended within 0.03 s"):
+        ask(broker, lambda client: client.handle("r1").result(within=SOON))
+
+
+def test_a_run_that_was_resumed_has_not_ended(broker: MemoryBroker, writer: Writer) -> None:
+    writer.write("r1", *started(), RunFailed(DECLINED))
+
+    async def wait(client: Client) -> object:
+        handle = client.handle("r1")
+        with pytest.raises(RunFailedError):
+            await handle.result()
+        writer.write("r1", RunResumed("ada", "again", None, False, "c3"))
+        waiting = asyncio.create_task(client.handle("r1").result())
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        writer.write("r1", COMPLETED)
+        return await waiting
+
+    assert ask(broker, wait) == {"refunded": True}
+
+
+def test_an_end_that_cannot_be_decoded_is_an_error_with_its_place(
+    broker: MemoryBroker, writer: Writer
+) -> None:
+    writer.write("r1", *started())
+
+    async def wait(client: Client) -> object:
+        waiting = asyncio.create_task(client.handle("r1").result())
+        await asyncio.sleep(0.01)
+        writer.raw("r1", CODEC.encode(COMPLETED)[:-1])
+        return await waiting
+
+    with pytest.raises(UndecodableRecord) as caught:
+        ask(broker, wait)
+    assert (caught.value.topic, caught.value.partition, caught.value.offset) == ("events", 0, 2)
+
+
+def test_an_end_under_a_superseded_claim_is_no_end(broker: MemoryBroker, writer: Writer) -> None:
+    writer.write("r1", *started())
+    fenced = Writer(broker, claim_id=writer.claim_id, epoch=writer.epoch, n=writer.n)
+
+    async def wait(client: Client) -> object:
+        waiting = asyncio.create_task(client.handle("r1").result())
+        await asyncio.sleep(0.01)
+        writer.claim("worker-2")
+        fenced.write("r1", RunCompleted(encode_value("never")))
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        writer.write("r1", COMPLETED)
+        return await waiting
+
+    assert ask(broker, wait) == {"refunded": True}
+
+
+def test_any_number_of_handles_share_one_reader(broker: MemoryBroker, writer: Writer) -> None:
+    names = [f"r{number}" for number in range(300)]
+    for name in names:
+        writer.write(name, *started(command_id=name))
+
+    async def wait(client: Client) -> list[object]:
+        waiting = [asyncio.create_task(client.handle(name).result()) for name in names]
+        await asyncio.sleep(0.05)
+        before = broker.read_count
+        for name in names:
+            writer.write(name, RunCompleted(encode_value(name)))
+        found = await asyncio.gather(*waiting)
+        assert broker.read_count - before < 20
+        return list(found)
+
+    assert ask(broker, wait) == names
+
+
+def test_waiting_ends_where_only_a_person_can_help(broker: MemoryBroker, writer: Writer) -> None:
+    writer.write("r1", *started(), intended("charge#1"))
+    broker.suggest("worker-1")
+
+    async def wait(client: Client) -> tuple[str, str | None]:
+        waiting = asyncio.create_task(client.handle("r1").wait())
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        writer.write("r1", StepInDoubt("charge#1", 1, "no answer", True))
+        seen = await waiting
+        return seen.status, seen.needs
+
+    assert ask(broker, wait) == ("in_doubt", "person")
+
+
+def test_waiting_has_a_limit(broker: MemoryBroker, writer: Writer) -> None:
+    writer.write("r1", *started())
+    with pytest.raises(ResultNotThere):
+        ask(broker, lambda client: client.handle("r1").wait(within=SOON))
+
+
+# ---- the client itself
+
+
+def test_a_read_that_fails_for_a_moment_is_repeated(broker: MemoryBroker, writer: Writer) -> None:
+    writer.write("r1", *started())
+
+    class Shaky(Faults):
+        left = 3
+
+        def on_read(self, call: ReadCall) -> ReadFault | None:
+            if call.topic is Topic.EVENTS and call.offset > 1 and self.left:
+                self.left -= 1
+                return ReadFault(refused=True)
+            return None
+
+    async def wait(client: Client) -> object:
+        waiting = asyncio.create_task(client.handle("r1").result())
+        await asyncio.sleep(0.01)
+        broker.faults = Shaky()
+        writer.write("r1", COMPLETED)
+        return await waiting
+
+    assert ask(broker, wait) == {"refunded": True}
+
+
+def test_whoever_waits_hears_that_the_client_was_closed(
+    broker: MemoryBroker, writer: Writer
+) -> None:
+    writer.write("r1", *started())
+
+    async def wait(client: Client) -> None:
+        waiting = [
+            asyncio.create_task(client.handle("r1").result()),
+            asyncio.create_task(client.handle("r1").wait()),
+        ]
+        await asyncio.sleep(0.01)
+        await client.close()
+        for one in await asyncio.gather(*waiting, return_exceptions=True):
+            assert isinstance(one, ClientClosed)
+        with pytest.raises(ClientClosed):
+            await client.boundary("r1")
+
+    ask(broker, wait)
+
+
+def test_a_client_of_another_namespace_is_refused(broker: MemoryBroker) -> None:
+    async def main() -> None:
+        log = MemoryLog(broker=broker)
+        await log.open(create=False)
+        async with Client(log, namespace="other"):
+            raise AssertionError("it was opened")
+
+    with pytest.raises(LogUrlInvalid, match="holds namespace shop"):
+        asyncio.run(main())
+
+
+def test_progress_is_told_while_a_log_is_read(broker: MemoryBroker, writer: Writer) -> None:
+    writer.write("r1", *started())
+    told: list[tuple[int, int, int]] = []
+
+    async def main() -> None:
+        log = MemoryLog(broker=broker)
+        await log.open(create=False)
+        async with Client(log, on_progress=lambda *place: told.append(place)) as client:
+            await client.boundary("r1")
+
+    asyncio.run(main())
+    assert told == [(0, 2, 2)]
+
+
+# ---- without an event loop
+
+
+def test_the_blocking_client_answers_without_a_loop(broker: MemoryBroker, writer: Writer) -> None:
+    writer.write("r1", *started("load"), done("load#1"), COMPLETED)
+    with BlockingClient("memory://shop-blocking", create=True) as empty:
+        assert empty.runs() == []
+        with pytest.raises(RunUnknown):
+            empty.boundary("r1")
+    with pytest.raises(ClientClosed):
+        empty.runs()
+    log = MemoryLog(broker=broker)
+    asyncio.run(log.open(create=False))
+    with BlockingClient(log) as client:
+        assert client.handle("r1").result() == {"refunded": True}
+        assert [one.run_id for one in client.runs()] == ["r1"]
+        assert [record.offset for record in client.history("r1")] == [1, 2, 3, 4]
+        assert client.handle("r1").boundary().remaining == ()
+        assert client.find("r2") is None
+
+
+def test_the_blocking_client_leaves_no_thread_where_the_log_does_not_open() -> None:
+    import threading
+
+    before = threading.active_count()
+    with (
+        pytest.raises(LogUnavailable),
+        BlockingClient("sqlite:////nowhere/at/all/log.db"),
+    ):
+        raise AssertionError("it was opened")
+    assert threading.active_count() == before
