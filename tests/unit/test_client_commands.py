@@ -1,0 +1,439 @@
+"""Commands of a client, decided by a real worker, while appends are lost, doubled or unknown."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+
+import pytest
+from pydantic import BaseModel
+
+from refold import App, Effect, NotDone, Policy, RunContext
+from refold.client import Client
+from refold.log import Topic
+from refold.log.memory import (
+    Answer,
+    AppendCall,
+    AppendFault,
+    Faults,
+    MemoryBroker,
+    MemoryLog,
+)
+from refold.worker import Worker
+from refold_schemas.codec import Codec
+from refold_schemas.commands import StartRun
+from refold_schemas.errors import BadRunId, ValueRefused
+from refold_schemas.errors.cli import (
+    CommandRefused,
+    CommandUndecided,
+    CommandUnknown,
+    FunctionUnknown,
+    InputInvalid,
+    NothingToRetry,
+    RunExists,
+    RunFailedError,
+    RunOver,
+    RunUnknown,
+    StepNotInDoubt,
+    TooEarly,
+)
+from refold_schemas.errors.log import BatchTooLarge, LogFull
+from refold_schemas.events import StepResolved
+from refold_schemas.registry import FileRegistry
+
+T = TypeVar("T")
+app = App("shop")
+
+
+class Order(BaseModel):
+    """What a run is given."""
+
+    id: str
+    pence: int = 4160
+
+
+@dataclass
+class Receipt:
+    """What a run returns."""
+
+    order_id: str
+    charge: str
+
+
+class Bank:
+    """The far system: it may keep silent after acting."""
+
+    charges: list[str]
+    silent: bool
+
+    def __init__(self) -> None:
+        self.charges, self.silent = [], False
+
+
+bank = Bank()
+
+
+@app.step(policy=Policy.ESCALATE, timeout=timedelta(milliseconds=50))
+async def charge(fx: Effect, order_id: str, pence: int) -> str:
+    bank.charges.append(order_id)
+    if bank.silent:
+        raise ConnectionError("no answer")
+    if pence == 0:
+        raise NotDone("nothing to charge")
+    return f"charge-{order_id}"
+
+
+@app.run("shop")
+async def shop(ctx: RunContext, order: Order) -> Receipt:
+    return Receipt(order.id, await ctx.step(charge, order.id, order.pence))
+
+
+@pytest.fixture(autouse=True)
+def _fresh_bank() -> None:
+    bank.charges, bank.silent = [], False
+
+
+@asynccontextmanager
+async def serving(broker: MemoryBroker) -> AsyncIterator[None]:
+    log = MemoryLog(broker=broker, name="worker")
+    await log.open(create=True)
+    worker = Worker(app, log, watch=False)
+    task = asyncio.create_task(worker.run())
+    try:
+        yield
+    finally:
+        worker.stop()
+        await task
+        await log.close()
+
+
+def play(
+    scene: Callable[[Client], Awaitable[T]],
+    *,
+    broker: MemoryBroker | None = None,
+    faults: Faults | None = None,
+) -> T:
+    """A scene with a worker and a client, each on a handle of its own."""
+
+    async def main() -> T:
+        made = broker or MemoryBroker("shop", faults=faults)
+        async with serving(made):
+            log = MemoryLog(broker=made, name="client")
+            await log.open(create=True)
+            async with Client(log, by="ada") as client:
+                return await scene(client)
+
+    return asyncio.run(main())
+
+
+class CommandFaults(Faults):
+    """Each append of the client to ns.commands meets the next of these, then none."""
+
+    def __init__(self, *faults: AppendFault) -> None:
+        self.left = list(faults)
+        self.batches: list[tuple[bytes | None, ...]] = []
+
+    def on_append(self, call: AppendCall) -> AppendFault | None:
+        if call.handle != "client" or call.topic is not Topic.COMMANDS:
+            return None
+        self.batches.append(tuple(entry.value for entry in call.entries))
+        return self.left.pop(0) if self.left else None
+
+
+# ---- start
+
+
+def test_a_run_is_started_and_its_result_comes_back_of_its_kind() -> None:
+    async def scene(client: Client) -> object:
+        handle = await client.start("shop", Order(id="o1"), run_id="r1")
+        return await handle.result()
+
+    assert play(scene) == Receipt("o1", "charge-o1")
+
+
+def test_a_run_without_an_id_gets_a_fresh_one() -> None:
+    async def scene(client: Client) -> tuple[str, str]:
+        first = await client.start("shop", {"id": "o1"})
+        second = await client.start("shop", {"id": "o1"})
+        await asyncio.gather(first.result(), second.result())
+        return first.run_id, second.run_id
+
+    one, other = play(scene)
+    assert one != other
+    assert bank.charges == ["o1", "o1"]
+
+
+def test_a_run_id_with_the_same_input_is_that_run() -> None:
+    async def scene(client: Client) -> list[object]:
+        handles = [await client.start("shop", Order(id="o1"), run_id="r1") for _ in range(3)]
+        return [await handle.result() for handle in handles]
+
+    assert play(scene) == [Receipt("o1", "charge-o1")] * 3
+    assert bank.charges == ["o1"]
+
+
+def test_a_run_id_with_other_input_is_refused() -> None:
+    async def scene(client: Client) -> None:
+        await client.start("shop", Order(id="o1"), run_id="r1")
+        await client.start("shop", Order(id="o2"), run_id="r1")
+
+    with pytest.raises(RunExists, match="exists as shop with other input") as caught:
+        play(scene)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "error"),
+    [
+        ("shoop", {"id": "o1"}, FunctionUnknown),
+        ("shop", {"pence": "many"}, InputInvalid),
+        ("shop", "o1", InputInvalid),
+    ],
+)
+def test_what_cannot_be_started_is_refused_by_the_owner(
+    name: str, given: object, error: type[CommandRefused]
+) -> None:
+    with pytest.raises(error) as caught:
+        play(lambda client: client.start(name, given, run_id="r1"))
+    assert caught.value.run_id == "r1"
+
+
+def test_what_cannot_be_stored_is_refused_before_anything_is_sent() -> None:
+    faults = CommandFaults()
+
+    async def scene(client: Client) -> None:
+        with pytest.raises(ValueRefused, match="input"):
+            await client.start("shop", {"id": object()})
+        with pytest.raises(BadRunId):
+            await client.start("shop", {"id": "o1"}, run_id="")
+        with pytest.raises(BadRunId):
+            client.handle("a\nb")
+        with pytest.raises(BatchTooLarge):
+            await client.start("shop", {"id": "x" * 5_000_000})
+
+    play(scene, faults=faults)
+    assert faults.batches == []
+
+
+def test_commands_of_one_moment_go_in_one_batch() -> None:
+    faults = CommandFaults()
+
+    async def scene(client: Client) -> list[object]:
+        handles = await asyncio.gather(
+            *(client.start("shop", {"id": str(n)}, run_id=f"r{n}") for n in range(50))
+        )
+        return list(await asyncio.gather(*(handle.result() for handle in handles)))
+
+    found = play(scene, faults=faults)
+    assert found == [Receipt(str(n), f"charge-{n}") for n in range(50)]
+    assert [len(batch) for batch in faults.batches] == [50]
+
+
+# ---- unknown is not failed
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        AppendFault(answer=Answer.ERROR),
+        AppendFault(answer=Answer.NONE),
+        AppendFault(answer=Answer.MINUS_ONE),
+        AppendFault(store_at_ms=(), answer=Answer.ERROR),
+        AppendFault(store_at_ms=(150,), answer=Answer.NONE),
+        AppendFault(store_at_ms=(0, 20)),
+    ],
+    ids=["stored", "stored-none", "stored-minus-one", "lost", "late", "doubled"],
+)
+def test_a_command_is_applied_once_whatever_its_append_was_answered(fault: AppendFault) -> None:
+    faults = CommandFaults(fault)
+
+    async def scene(client: Client) -> object:
+        handle = await client.start("shop", Order(id="o1"), run_id="r1")
+        found = await handle.result()
+        await asyncio.sleep(0.2)  # late copies arrive
+        return found
+
+    assert play(scene, faults=faults) == Receipt("o1", "charge-o1")
+    assert bank.charges == ["o1"]
+    assert len(set(faults.batches)) == 1, "a repeat has the same bytes, hence the same command_id"
+
+
+def test_a_command_that_stays_unknown_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("refold.client.outbox.REPEAT_MS", 200)
+    faults = CommandFaults(*[AppendFault(store_at_ms=(), answer=Answer.ERROR)] * 50)
+
+    async def scene(client: Client) -> None:
+        await client.start("shop", Order(id="o1"), run_id="r1", command_id="c-1")
+
+    with pytest.raises(CommandUnknown, match="not known whether the log has StartRun") as caught:
+        play(scene, faults=faults)
+    assert (caught.value.command_id, caught.value.exit_code) == ("c-1", 4)
+    assert len(faults.batches) > 2
+
+
+def test_an_append_without_an_answer_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("refold.client.outbox.ANSWER_MS", 50)
+    faults = CommandFaults(AppendFault(answer=Answer.SILENCE))
+
+    async def scene(client: Client) -> object:
+        return await (await client.start("shop", Order(id="o1"), run_id="r1")).result()
+
+    assert play(scene, faults=faults) == Receipt("o1", "charge-o1")
+    assert (len(faults.batches), bank.charges) == (2, ["o1"])
+
+
+def test_a_full_disk_is_told_at_once_since_nothing_was_stored() -> None:
+    class Full(MemoryLog):
+        async def append(self, topic, partition, entries):  # type: ignore[no-untyped-def]
+            raise LogFull(self.url)
+
+    async def main() -> None:
+        log = Full(broker=MemoryBroker("shop"))
+        await log.open(create=True)
+        async with Client(log) as client:
+            await client.start("shop", Order(id="o1"))
+
+    with pytest.raises(LogFull):
+        asyncio.run(main())
+
+
+def test_a_command_repeated_by_another_client_gets_the_first_decision() -> None:
+    broker = MemoryBroker("shop")
+
+    async def scene(client: Client) -> object:
+        for _ in range(2):
+            handle = await client.start("shop", Order(id="o1"), run_id="r1", command_id="c-1")
+        log = MemoryLog(broker=broker)
+        await log.open(create=False)
+        async with Client(log) as other:
+            again = await other.start("shop", Order(id="o1"), run_id="r1", command_id="c-1")
+            assert again.run_id == handle.run_id
+            return await again.result()
+
+    assert play(scene, broker=broker) == Receipt("o1", "charge-o1")
+    stored = [
+        Codec(FileRegistry()).decode(r.value or b"") for r in broker.records(Topic.COMMANDS, 0)
+    ]
+    assert [type(one) for one in stored] == [StartRun] * 3
+
+
+def test_without_a_worker_a_command_is_undecided_and_kept() -> None:
+    broker = MemoryBroker("shop")
+
+    async def alone() -> None:
+        log = MemoryLog(broker=broker)
+        await log.open(create=True)
+        async with Client(log) as client:
+            await client.start(
+                "shop", Order(id="o1"), run_id="r1", within=timedelta(milliseconds=30)
+            )
+
+    with pytest.raises(CommandUndecided, match="no worker has taken StartRun") as caught:
+        asyncio.run(alone())
+    assert caught.value.exit_code == 3
+    found = play(lambda client: _appears(client, "r1"), broker=broker)
+    assert found == Receipt("o1", "charge-o1")
+
+
+async def _appears(client: Client, run_id: str) -> object:
+    """The result of a run that is not there yet."""
+    handle = client.handle(run_id)
+    while await client.find(run_id) is None:  # noqa: ASYNC110 (the log is what is polled)
+        await asyncio.sleep(0.01)
+    return await handle.result()
+
+
+# ---- resolve, retry, cancel
+
+
+async def _in_doubt(client: Client) -> None:
+    bank.silent = True
+    handle = await client.start("shop", Order(id="o1"), run_id="r1")
+    seen = await handle.wait()
+    assert (seen.status, seen.needs) == ("in_doubt", "person")
+
+
+def test_a_person_says_that_it_happened() -> None:
+    async def scene(client: Client) -> tuple[object, str]:
+        await _in_doubt(client)
+        await client.resolve(
+            "r1", "charge#1", happened=True, result="charge-77", by="ada", why="seen in the bank"
+        )
+        result = await client.handle("r1").result()
+        events = [record.event async for record in client.history("r1")]
+        (said,) = [event for event in events if isinstance(event, StepResolved)]
+        return result, f"{said.by}: {said.why}"
+
+    assert play(scene) == (Receipt("o1", "charge-77"), "ada: seen in the bank")
+    assert bank.charges == ["o1"]
+
+
+def test_absence_is_not_believed_too_early_and_then_tried_again() -> None:
+    async def scene(client: Client) -> object:
+        await _in_doubt(client)
+        bank.silent = False
+        while True:
+            try:
+                await client.resolve("r1", "charge#1", happened=False, why="not in the bank")
+            except TooEarly:
+                await asyncio.sleep(0.02)
+            else:
+                return await client.handle("r1").result()
+
+    assert play(scene) == Receipt("o1", "charge-o1")
+    assert bank.charges == ["o1", "o1"]
+
+
+def test_what_is_not_in_doubt_cannot_be_resolved() -> None:
+    async def scene(client: Client) -> None:
+        await (await client.start("shop", Order(id="o1"), run_id="r1")).result()
+        for slot in ("charge#1", "charge#9"):
+            with pytest.raises(StepNotInDoubt, match="is not in doubt"):
+                await client.resolve("r1", slot, happened=True, result="x")
+        with pytest.raises(RunUnknown):
+            await client.resolve("r2", "charge#1", happened=False)
+
+    play(scene)
+
+
+def test_a_failed_run_is_retried() -> None:
+    async def scene(client: Client) -> None:
+        handle = await client.start("shop", Order(id="o1", pence=0), run_id="r1")
+        with pytest.raises(RunFailedError, match="nothing to charge"):
+            await handle.result()
+        await client.retry("r1", why="they promised", fresh_key=True)
+        with pytest.raises(RunFailedError):
+            await handle.result()
+
+    play(scene)
+    assert bank.charges == ["o1", "o1"]
+
+
+def test_a_run_that_goes_well_cannot_be_retried() -> None:
+    async def scene(client: Client) -> None:
+        await _in_doubt(client)
+        with pytest.raises(NothingToRetry):
+            await client.retry("r1")
+        with pytest.raises(RunUnknown):
+            await client.retry("r2")
+
+    play(scene)
+
+
+def test_cancel_returns_when_it_is_recorded_and_may_be_said_twice() -> None:
+    async def scene(client: Client) -> tuple[str, str]:
+        await _in_doubt(client)
+        handle = client.handle("r1")
+        await handle.cancel(why="no longer wanted")
+        await handle.cancel(why="really")
+        state = await handle.state()
+        assert state.cancel is not None
+        await client.resolve("r1", "charge#1", happened=True, result="charge-o1")
+        await handle.wait()
+        with pytest.raises(RunOver):
+            await handle.cancel()
+        return state.cancel.by, state.cancel.why
+
+    assert play(scene) == ("ada", "no longer wanted")
