@@ -1,4 +1,4 @@
-"""What is asked: one frozen class for each command. Any Kafka client in any language may publish one.
+"""What is asked: one frozen class for each command. Any client in any language may publish one.
 
 `command_id` is the sender's (a UUID as text): a repeat of it is applied once. `by` is who asks.
 """

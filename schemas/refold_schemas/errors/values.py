@@ -4,7 +4,6 @@ from typing import ClassVar
 
 from refold_schemas.errors.base import RefoldError
 
-
 PATH_LENGTH_MAX = 200
 
 
@@ -12,8 +11,8 @@ class ValueRefused(RefoldError, ValueError):
     """A value would not come back equal and of the same kind, so it was not stored.
 
     `path` points into the value (`result.lines[3].price`), `type_name` is the type found there,
-    `reason` says why. None of them holds the value itself, for it may be a secret; only the text of a
-    validator of yours is passed on as it is.
+    `reason` says why. None of them holds the value itself, for it may be a secret; only the text of
+    a validator of yours is passed on as it is.
     """
 
     code: ClassVar[str] = "R101"

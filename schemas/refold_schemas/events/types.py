@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from refold_schemas.values import Argument, ErrorInfo, ModelUse, Unrecordable, Value
 
-
 # ---- of a partition
 
 

@@ -1,4 +1,4 @@
-"""What is kept between folds: run snapshots and partition checkpoints, their Avro schemas beside them."""
+"""What is kept between folds: run snapshots and partition checkpoints, Avro schemas beside them."""
 
 from refold_schemas.snapshots.types import (
     AttemptKept,

@@ -1,4 +1,4 @@
-"""What is kept so that a takeover need not fold everything: run snapshots and partition checkpoints.
+"""What is kept so that a takeover need not fold everything: run snapshots and checkpoints.
 
 Both are derived from the log and disposable; a reader that cannot use one falls back to the fold.
 """

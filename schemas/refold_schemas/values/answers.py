@@ -34,4 +34,4 @@ LookupAnswer = Found[T] | Absent | Pending | Rejected
 
 
 class NotDone(Exception):
-    """Raised by a step: the far system certainly did *not* act. An observed failure, may be retried."""
+    """Raised by a step: the far system certainly did *not* act. A failure that may be retried."""

@@ -19,7 +19,8 @@ class Value:
     """One stored user value. Exactly one of `body` and `ref` is set.
 
     `type` is `""` for plain JSON-able data, else `module:qualname` of the model, dataclass or enum.
-    `encoding` is `j1`: UTF-8 JSON with tags for what JSON lacks (see `refold_schemas.values.canon`).
+    `encoding` is `j1`: UTF-8 JSON with tags for what JSON lacks (docs/values.md), or `c1`: only the
+    digest of its canonical form was kept, in `ref`.
     `key_id` names the key that an encrypted body needs; None is plain text.
     """
 
@@ -70,7 +71,7 @@ class Unrecordable:
 
 @dataclass(frozen=True, slots=True)
 class ModelUse:
-    """What a model's answer says of itself; None where it does not say. Price in millionths of a USD."""
+    """What a model's answer says of itself; None where it does not say."""
 
     snapshot: str | None
     stop_reason: str | None
