@@ -6,7 +6,7 @@ import json
 import signal
 import sys
 import tempfile
-from collections.abc import Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from contextlib import suppress
 from datetime import datetime
 from importlib.util import find_spec
@@ -71,7 +71,7 @@ def demo(
         raise UsageRefused(f"--kill-at names turns of {NAMES[0]}, {name} has none", "refold demo")
     if file is not None and name != NAMES[2]:
         raise UsageRefused(f"--file is played by {NAMES[2]}, not by {name}", "refold demo")
-    if find_spec("aiohttp") is None:
+    if not _has_aiohttp():
         raise CommandAbsent("demo", "aiohttp")
     examples = find_examples()
     sys.path.insert(0, str(examples))
@@ -82,6 +82,14 @@ def demo(
     if as_json:
         sys.stdout.write(json.dumps(told, ensure_ascii=False) + "\n")
     return 0 if told["completed"] else 1
+
+
+def _has_aiohttp() -> bool:
+    """Whether the world and the applications can speak HTTP here."""
+    try:
+        return find_spec("aiohttp") is not None
+    except ImportError:
+        return False
 
 
 def find_examples() -> Path:
@@ -175,17 +183,18 @@ async def _conversations(file: Path | None, client: "Client") -> "Sequence[Story
     stories: list[RecordedStory] = []
     deaths = 0
     for conversation in conversations:
-        run_id = await _free(client, conversation.id)
+        taken = {story.run_id for story in stories}
+        run_id = await _free(client, conversation.id, taken)
         story = RecordedStory(module, conversation, run_id, dies=deaths < DEATHS_MAX)
         deaths += len(story.moments)
         stories.append(story)
     return stories
 
 
-async def _free(client: "Client", run_id: str) -> str:
-    """`run_id`, with a number behind it if a log that was kept has it already."""
+async def _free(client: "Client", run_id: str, taken: Collection[str] = ()) -> str:
+    """`run_id`, with a number behind it if it is taken, or a log that was kept has it already."""
     number, free = 1, run_id
-    while await client.find(free) is not None:
+    while free in taken or await client.find(free) is not None:
         number += 1
         free = f"{run_id}-{number}"
     return free
