@@ -614,7 +614,7 @@ def test_a_writer_thread_that_fails_leaves_nobody_hanging(tmp_path: Path) -> Non
         asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
         log = Failing(tmp_path / "log.db")
         await log.open(create=True)
-        waiting = asyncio.create_task(log.wait(Topic.EVENTS, 0, 10, timeout_ms=600_000))
+        waiting = asyncio.create_task(log.wait(Topic.EVENTS, 0, 10_000, timeout_ms=600_000))
         await asyncio.sleep(0)
         appends = [log.append(Topic.EVENTS, 0, batch_of("a", seq)) for seq in range(3)]
         for outcome in await asyncio.gather(*appends, return_exceptions=True):
