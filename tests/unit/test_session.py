@@ -395,6 +395,25 @@ def test_log_lines_are_written_once() -> None:
     assert replay(app, asked.state).log == [], "load#3 is recorded, so what is before it was logged"
 
 
+def test_what_another_branch_logged_before_a_recorded_outcome_is_not_written_again() -> None:
+    app = App("a")
+    load = reading(app, "load")
+
+    async def body(ctx: RunContext) -> None:
+        async def child(name: str) -> None:
+            await ctx.step(load, name)
+            ctx.log.info(name)
+            await ctx.step(load, name)
+
+        await ctx.gather(child("a"), child("b"))
+
+    live = Play(running(app, body), new_state()).start()
+    live.finish("gather#1[0]/load#1")
+    live.finish("gather#1[1]/load#1")
+    assert [line.message for line in live.log] == ["a", "b"]
+    assert [line.message for line in replay(app, live.state).log] == ["b"]
+
+
 # ---- divergence
 
 
@@ -436,6 +455,28 @@ def test_the_five_step_divergence_is_parked_at_step_one(recorded: bool) -> None:
     ]
     assert ran == ["refund window"], "nothing behind the difference was executed"
     assert again.session.ended
+
+
+def test_no_branch_runs_on_once_one_has_diverged() -> None:
+    app = App("a")
+    load = reading(app, "load")
+    first, ran = "a", []
+
+    async def body(ctx: RunContext) -> None:
+        async def child(name: str) -> None:
+            ran.append(name)
+            await ctx.step(load, name)
+
+        await ctx.gather(child(first), child("b"))
+
+    running(app, body)
+    live = Play(app, new_state()).run()
+    ran.clear()
+    first = "changed"
+    again = replay(app, live.state)
+    assert again.detail == "step 1 load: argument item 'a' → 'changed'"
+    assert ran == ["changed"]
+    again.session.close()
 
 
 def diverges(record: RunState, body: Body, app: App) -> str:
@@ -938,6 +979,56 @@ def test_a_loop_goes_on_behind_its_recorded_cursor() -> None:
     assert replay(app, bare).run().result == {"sum": 21}
 
 
+def test_time_in_a_loop_is_the_same_for_every_later_process() -> None:
+    """A cursor is recorded with the time that run code was given when it went on."""
+    app = App("a")
+    load = reading(app, "load")
+
+    async def body(ctx: RunContext) -> Any:
+        loop = ctx.each(range(4), every=2, state=[str(ctx.now())])
+        async for batch, state in loop:
+            if batch.start == 0:
+                await ctx.step(load, 0)
+            batch.commit([*state, str(ctx.now())])
+        at_end = str(ctx.now())
+        await ctx.step(load, at_end)
+        return loop.state, at_end
+
+    running(app, body)
+    live = Play(app, new_state()).start()
+    live.finish("each#1[0..1]/load#1")
+    before_cursors = next(s for s in live.history if s.slots and not s.cursors)
+    # Taken over an hour later, before a cursor was recorded: that hour is in the cursors now.
+    taken = replay(app, before_cursors, now_ms=live.now_ms + 3_600_000)
+    cursors = [ask for ask in taken.asked if isinstance(ask, CursorAsked)]
+    assert [ask.at_ms for ask in cursors] == [live.now_ms + 3_600_000] * 2
+    result = taken.run().result
+    both = [s for s in taken.history if s.cursors and s.cursors["each#1"].cursor == 4]
+    assert len(both) == 2
+    for prefix in both:
+        again = replay(app, prefix, now_ms=taken.now_ms + 7_200_000)
+        assert again.run().result == result
+    assert replay(app, live.state, now_ms=live.now_ms + 9_000_000).run().result != result
+
+
+def test_a_carried_state_is_what_was_committed_whatever_becomes_of_the_object() -> None:
+    app = App("a")
+
+    async def body(ctx: RunContext) -> Any:
+        seen: list[Any] = []
+        kept: list[Any] = []
+        async for batch, state in ctx.each(range(3), every=1, state={"sum": 0}):
+            for old in kept:
+                old["sum"] = 999
+            seen.append(state["sum"])
+            state["sum"] += batch[0]
+            kept.append(state)
+            batch.commit(state)
+        return seen
+
+    assert Play(running(app, body), new_state()).start().result == [0, 0, 1]
+
+
 def test_a_loop_over_other_items_than_recorded_diverges() -> None:
     app, _ = loop_app()
     live = Play(app, new_state()).run()
@@ -1411,6 +1502,36 @@ def test_a_handle_that_ran_out_is_acquired_anew_and_stands_for_the_old_one() -> 
     assert done == ["write y under 2", "release b", "release a"]
     # The record now has the new handle with the first write's old argument: still no divergence.
     assert replay(app, late.state, now_ms=late.now_ms).result == "done"
+
+
+@pytest.mark.parametrize(("age_ms", "has_run_out"), [(59_999, False), (60_000, True)])
+def test_a_handle_runs_out_to_the_millisecond(age_ms: int, has_run_out: bool) -> None:
+    app, _ = locks(valid_for=timedelta(minutes=1))
+    live = Play(app, new_state(input=False)).start()
+    live.finish("lock#1")
+    again = replay(app, live.state, now_ms=live.now_ms + age_ms)
+    assert list(again.open) == (["lock#1"] if has_run_out else ["lock#2"])
+
+
+def test_a_run_that_is_being_released_acquires_nothing_anew() -> None:
+    app, _ = locks(valid_for=timedelta(minutes=1))
+    live = Play(app, new_state(input=False)).start()
+    while "lock#1/release_lock#1" not in live.open:
+        live.finish(next(iter(live.open)))
+    again = replay(app, live.state, now_ms=live.now_ms + 3_600_000)
+    assert list(again.open) == ["lock#1/release_lock#1"]
+    assert again.run().result == "done"
+
+
+def test_a_release_that_fails_leaves_the_result_and_the_other_releases() -> None:
+    app, _ = locks()
+    live = Play(app, new_state(input=False)).start()
+    while "lock#2/release_lock#1" not in live.open:
+        live.finish(next(iter(live.open)))
+    live.finish("lock#2/release_lock#1", kind="absent")
+    assert list(live.open) == ["lock#1/release_lock#1"]
+    assert live.run().result == "done"
+    assert replay(app, live.state).result == "done"
 
 
 def test_outcomes_that_come_while_replay_waits_for_a_handle_are_fed_after_the_record() -> None:

@@ -73,7 +73,7 @@ class Acquisitions:
             return False
         if self._released and not self._resumed:
             return False  # run code is over, only its releases are left
-        if self._resumed and slot in self._released.values():
+        if slot in self._released.values():
             return True
         valid_for_ms = definition.valid_for_ms
         return valid_for_ms is not None and outcome.at_ms + valid_for_ms <= now_ms
