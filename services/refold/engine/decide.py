@@ -24,6 +24,7 @@ from refold_schemas.events import (
     StepInDoubt,
     StepIntended,
     StepResolved,
+    TimerCancelled,
     TimerFired,
     TimerScheduled,
 )
@@ -42,11 +43,16 @@ Events = tuple[RunEvent, ...]
 
 
 class Offer(NamedTuple):
-    """What this worker's code says of a run function. `problem`: why its input is refused."""
+    """What this worker's code says of a run function and an input for it.
+
+    `problem`: why the input is refused. `same_input`: whether it is, in today's type, that of the
+    run which has this run_id already.
+    """
 
     version: str
     plan: tuple[str, ...] | None
     problem: str | None
+    same_input: bool
 
 
 class StepTerms(NamedTuple):
@@ -75,7 +81,9 @@ def start_run(
     if state is not None:
         if command.command_id in state.commands:
             return rejected(command, offset, "duplicate", "this command was applied before")
-        same = state.run == command.run and canon_of(state.input) == canon_of(command.input)
+        same = state.run == command.run and (
+            offer.same_input if offer else canon_of(state.input) == canon_of(command.input)
+        )
         if same:
             return rejected(
                 command, offset, "run_exists", f"run {command.run_id} exists with the same input"
@@ -123,7 +131,8 @@ def resolve_step(
     """A person's word on a slot in doubt.
 
     `under_way`: an attempt of it may still be running in this owner. `believe_in_ms`: how long
-    "it did not happen" cannot be believed yet, because a call may still reach the far system.
+    "it did not happen" cannot be believed yet, because a call could still reach the far system
+    when the word was given.
     """
     if state is None:
         return rejected(command, offset, "unknown_run", f"there is no run {command.run_id}")
@@ -134,6 +143,12 @@ def resolve_step(
     if slot is None or not unsettled or under_way:
         known = "no such slot" if slot is None else _slot_words(slot, under_way)
         return rejected(command, offset, "not_in_doubt", f"{command.slot} is not in doubt: {known}")
+    if command.attempt is not None and command.attempt != slot.attempts[-1].number:
+        detail = (
+            f"{command.slot} has had attempt {slot.attempts[-1].number} since attempt "
+            f"{command.attempt}, which this word is about: look again"
+        )
+        return rejected(command, offset, "other_attempt", detail)
     if command.happened:
         return (
             StepResolved(
@@ -386,13 +401,24 @@ def due(state: RunState, now_ms: int) -> tuple[TimerFired, ...]:
 def run_ended(
     state: RunState, end: RunCompleted | RunFailed | RunCancelled, proof_ms: int, lookups: set[str]
 ) -> Events:
-    """The end of a run, and for each "absent" that was a slot's last word the timer of its proof.
+    """The end of a run: no timer of it is needed any more, except for proofs of absence.
 
-    `lookups`: the steps that can be looked up. Source: design, section 6, `absent_until_proven`.
+    Each "absent" that was a slot's last word is looked up once more. Where a later attempt did it
+    there is nothing to ask: the same key finds that one. `lookups`: the steps that can be looked
+    up. Source: design, section 6, `absent_until_proven`.
     """
+    needless = [
+        TimerCancelled(t.timer_id, t.generation)
+        for t in sorted(state.timers.values())
+        if t.kind != "proof"
+    ]
     proofs = [
         timer("proof", s.name, proof_ms, state.event_count + 1)
         for s in sorted(state.slots.values(), key=lambda s: s.born)
-        if s.absent_until_proven and s.step in lookups
+        if s.absent_until_proven and s.step in lookups and not _is_ok(s)
     ]
-    return (end, *proofs)
+    return (*needless, end, *proofs)
+
+
+def _is_ok(slot: Slot) -> bool:
+    return slot.outcome is not None and slot.outcome.kind in ("ok", "unrecordable")
