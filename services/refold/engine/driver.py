@@ -140,11 +140,12 @@ class Driver:
         if state.cancel is not None:
             self.cancelling(actor)
             return
+        if self.waits_for_log(state) and not owner.books.is_durable(run_id):
+            # Its record may hold outcomes that run code must not see yet.
+            owner.books.when_durable(run_id, partial(owner.soon, self.activate, run_id))
+            return
         if state.parked is not None and state.parked.reason in FOR_A_PERSON:
             self.drop(run_id)
-            return
-        if self.waits_for_log(state) and not owner.books.is_durable(run_id):
-            owner.books.when_durable(run_id, partial(owner.soon, self.activate, run_id))
             return
         owner.tell_resumed(state)
         definition = owner.app.runs.get(state.run)
@@ -349,8 +350,6 @@ class Driver:
         actor = self.actors.get(run_id)
         if actor is None or owner.ended:
             return
-        actor.asked.pop(slot, None)
-        actor.expired.discard(slot)
         session = actor.session
         state = owner.books.states[run_id]
         if session is None:
@@ -361,7 +360,11 @@ class Driver:
             return
         outcome = state.slots[slot].outcome
         if outcome is None:
-            return
+            return  # a failure that is tried again: run code still waits for it
+        actor.asked.pop(slot, None)
+        actor.expired.discard(slot)
+        if durable and slot not in session.waiting_slots:
+            return  # told already: the run was taken up again from a record that had it
         actor.idle_since_ms = None
         with owner.running(run_id):
             asks = session.deliver(slot, outcome)
