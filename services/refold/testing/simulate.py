@@ -38,6 +38,8 @@ LEASE_MS = 3_000
 QUIET_S = 600
 """Virtual seconds after the end of all faults within which everything must have ended."""
 TURNS_MAX = 600_000
+PROOF_WAIT_MS = 20_000
+"""A proof that is due later than this is not waited for."""
 
 SETTINGS = WorkerSettings(
     append_timeout_ms=2_000,
@@ -154,8 +156,10 @@ class Simulation:
             if run.ended is None:
                 slots = ", ".join(slot.name for slot in run.slots.values() if not slot.outcome)
                 waiting.append(f"{run_id} has no end (open: {slots})")
-            if run.timers:
-                waiting.append(f"{run_id} has timers {sorted(run.timers)}")
+            soon_ms = EPOCH_MS + self.universe.now_us // 1000 + PROOF_WAIT_MS
+            timers = [t for t, (_, _, _, at_ms) in run.timers.items() if at_ms < soon_ms]
+            if timers:
+                waiting.append(f"{run_id} has timers {sorted(timers)}")
         for partition in self.watch.partitions:
             end = self.broker.bounds(Topic.COMMANDS, partition.number)[1]
             if partition.shadow.command_next != end:
