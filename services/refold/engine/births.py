@@ -158,7 +158,10 @@ class Births:
     def _stored(self, definition: StepDef, arguments: Mapping[str, object]) -> tuple[Argument, ...]:
         stored = encode_arguments(arguments)
         for argument in stored:
-            self.check_size(f"step {definition.name}: argument {argument.name}", argument.value)
+            body = argument.value.body
+            if body is not None and len(body) > self._value_bytes_max:
+                what = f"step {definition.name}: argument {argument.name}"
+                self.check_size(what, argument.value)
         return stored
 
     def check_size(self, what: str, value: Value) -> None:

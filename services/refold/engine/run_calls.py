@@ -30,8 +30,10 @@ class RunCalls:
 
     async def step(self, fn: object, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Any:
         """See RunContext.step."""
-        branch = await self._running("ctx.step")
-        births = self._births
+        driving, births = self._driving, self._births
+        if driving.closing:
+            await driving.refuse_teardown()
+        branch = driving.running("ctx.step")
         definition = births.definition("ctx.step", fn)
         births.step(branch, definition, definition.bind(args, kwargs))
         return await WAIT
