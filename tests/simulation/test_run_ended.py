@@ -1,4 +1,4 @@
-"""What a run leaves behind when it ends: no timer that nobody needs, no proof that proves nothing."""
+"""What a run leaves behind when it ends: no timer without need, no proof that proves nothing."""
 
 import immutables
 
