@@ -9,7 +9,7 @@ from refold.settings import LOG_DEFAULT, TIME_ZONE_DEFAULT
 
 
 class Settings(BaseSettings):
-    """What the environment says. An empty variable counts as unset."""
+    """What the environment says. A blank variable counts as unset."""
 
     model_config = SettingsConfigDict(
         env_prefix="REFOLD_", env_ignore_empty=True, str_strip_whitespace=True, extra="ignore"
@@ -27,6 +27,8 @@ class Settings(BaseSettings):
     @field_validator("log")
     @classmethod
     def _log(cls, url: str) -> str:
+        if not url:
+            return LOG_DEFAULT
         if "://" not in url:
             raise ValueError(f"{url!r} is no URL; write it like sqlite:///relative.db")
         return url
@@ -34,6 +36,8 @@ class Settings(BaseSettings):
     @field_validator("time_zone")
     @classmethod
     def _time_zone(cls, name: str) -> str:
+        if not name:
+            return TIME_ZONE_DEFAULT
         try:
             ZoneInfo(name)
         except (ZoneInfoNotFoundError, ValueError, OSError) as error:

@@ -111,9 +111,13 @@ def resolve(
     data = read_json("--result", result)
 
     async def work(client: "Client") -> int:
+        state = await client.find(run_id)
+        seen = None if state is None else state.slots.get(slot)
         await client.resolve(
             run_id,
             slot,
+            # The word is about what stands in the record now, not about a later attempt.
+            attempt=seen.attempts[-1].number if seen is not None and seen.attempts else None,
             happened=bool(happened),
             result=data,
             by=asker(by),
