@@ -16,7 +16,7 @@ def _excluded(attempt: Attempt) -> bool:
 def conflicts(slot: Slot) -> tuple[int, ...]:
     """Attempts whose evidence contradicts their settlement, where nobody has written it down."""
     told = [a for a in slot.attempts if a.status in NEGATIVE and "completed" in a.evidence]
-    done = [a for a in slot.attempts if a.status == DONE]
-    if done and all(_excluded(a) for a in slot.attempts):
-        told += done
+    for done in (a for a in slot.attempts if a.status == DONE):
+        if all(_excluded(a) for a in slot.attempts if a.generation == done.generation):
+            told.append(done)
     return tuple(sorted(a.number for a in told if not a.conflict_written))

@@ -66,7 +66,9 @@ def evolve(state: RunState | None, run_id: str, event: RunEvent, stamp: Stamp) -
         applier = _APPLIERS.get(type(event))
         if applier is not None:  # a record of another kind under a run's key says nothing of it
             state = applier(state, event, stamp)
-    return RunState(*state[:-3], state.event_count + 1, state.byte_count + stamp.size, stamp.at_ms)
+    # A report stands outside the order of its run's events, so it must not move the run's time.
+    changed_ms = state.changed_ms if type(event) is AttemptReported else stamp.at_ms
+    return RunState(*state[:-3], state.event_count + 1, state.byte_count + stamp.size, changed_ms)
 
 
 def _born(run_id: str, event: RunStarted, stamp: Stamp) -> RunState:
@@ -99,7 +101,13 @@ def _intended(state: RunState, event: StepIntended, stamp: Stamp) -> RunState:
         OPEN,
         event.timeout_ms,
         event.settle_ms,
+        event.generation,
     )
+    early = state.early
+    name = (stamp.claim_id, stamp.n)
+    if name in early:  # its report was stored first
+        attempt = attempt._replace(evidence=frozenset({"never_started"}))
+        early = early - {name}
     slot = state.slots.get(event.slot)
     born = state.born_next
     if slot is None:
@@ -136,6 +144,7 @@ def _intended(state: RunState, event: StepIntended, stamp: Stamp) -> RunState:
         slots=state.slots.set(event.slot, slot),
         open_slots=state.open_slots | {event.slot},
         born_next=born,
+        early=early,
     )
 
 
@@ -292,7 +301,8 @@ def _reported(state: RunState, event: AttemptReported, stamp: Stamp) -> RunState
     known = slot is not None and any((a.claim_id, a.n) == name for a in slot.attempts)
     if slot is None or not known:
         if event.outcome == "never_started":
-            return state  # of an intent that does not count: nothing to say
+            # Its intent may be stored later and count; if not, this says nothing of anything.
+            return state._replace(early=state.early | {name})
         return state._replace(
             stray=state.stray | {(event.slot, event.attempt, event.outcome)},
         )
@@ -414,14 +424,20 @@ def _cancel_requested(state: RunState, event: RunCancelRequested, stamp: Stamp) 
 
 
 def _run_completed(state: RunState, event: RunCompleted, stamp: Stamp) -> RunState:
+    if state.ended is not None:
+        return state  # the first end stands
     return state._replace(ended=Ended("completed", stamp.at_ms, event.result), parked=None)
 
 
 def _run_failed(state: RunState, event: RunFailed, stamp: Stamp) -> RunState:
+    if state.ended is not None:
+        return state  # the first end stands
     return state._replace(ended=Ended("failed", stamp.at_ms, error=event.error), parked=None)
 
 
 def _run_cancelled(state: RunState, event: RunCancelled, stamp: Stamp) -> RunState:
+    if state.ended is not None:
+        return state  # the first end stands
     return state._replace(ended=Ended("cancelled", stamp.at_ms), parked=None)
 
 

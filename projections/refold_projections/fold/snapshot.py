@@ -21,6 +21,7 @@ from refold_projections.fold.state import (
 from refold_schemas.snapshots import (
     AttemptKept,
     CursorKept,
+    EarlyKept,
     OutcomeKept,
     RunSnapshot,
     SlotKept,
@@ -56,6 +57,7 @@ def to_snapshot(state: RunState, mark: Mark) -> RunSnapshot:
         cursors=tuple(CursorKept(*c) for c in sorted(state.cursors.values(), key=lambda c: c.born)),
         commands=tuple(sorted(state.commands)),
         stray=tuple(StrayKept(*s) for s in sorted(state.stray)),
+        early=tuple(EarlyKept(*e) for e in sorted(state.early)),
         born_next=state.born_next,
         order_next=state.order_next,
         event_count=state.event_count,
@@ -100,6 +102,7 @@ def from_snapshot(snapshot: RunSnapshot) -> tuple[RunState, Mark]:
         cursors=immutables.Map({c.slot: _cursor(c) for c in snapshot.cursors}),
         commands=immutables.Map(dict.fromkeys(snapshot.commands, True)),
         red=frozenset((s.name, number) for s in slots for number in conflicts(s)),
+        early=frozenset((e.claim_id, e.n) for e in snapshot.early),
         stray=frozenset((s.slot, s.attempt, s.outcome) for s in snapshot.stray),
         slots=immutables.Map({s.name: s for s in slots}),
         open_slots=frozenset(
@@ -127,7 +130,7 @@ def _without_values(slot: Slot) -> Slot:
 def _slot_kept(slot: Slot) -> SlotKept:
     return SlotKept(
         *slot[:10],
-        tuple(AttemptKept(*a[:8], tuple(sorted(a.evidence)), *a[9:]) for a in slot.attempts),
+        tuple(AttemptKept(*a[:9], tuple(sorted(a.evidence)), *a[10:]) for a in slot.attempts),
         *slot[11:16],
         None if slot.outcome is None else OutcomeKept(*slot.outcome),
     )
@@ -164,6 +167,7 @@ def _attempt(kept: AttemptKept) -> Attempt:
         kept.status,
         kept.timeout_ms,
         kept.settle_ms,
+        kept.generation,
         kept.reason,
         frozenset(kept.evidence),
         kept.reported_result,

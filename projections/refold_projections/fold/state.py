@@ -43,6 +43,7 @@ class Attempt(NamedTuple):
     status: str
     timeout_ms: int
     settle_ms: int
+    generation: int = 0
     reason: str | None = None
     evidence: frozenset[str] = frozenset()
     reported_result: Value | None = None
@@ -151,8 +152,9 @@ class RunState(NamedTuple):
 
     `open_slots` holds the names of slots with an unsettled attempt, `red` the attempts whose
     evidence contradicts what was settled and has not been written down yet, `stray` completed or
-    failed reports whose intent does not count (the log was cut): all kept by the fold, so that
-    nobody scans the slots. The fields that every event changes come last.
+    failed reports whose intent does not count (the log was cut), `early` the intents reported as
+    never started that are not stored yet: all kept by the fold, so that nobody scans the slots.
+    The fields that every event changes come last.
     """
 
     run_id: str
@@ -171,6 +173,7 @@ class RunState(NamedTuple):
     commands: "immutables.Map[str, bool]" = immutables.Map()
     red: frozenset[tuple[str, int]] = frozenset()
     stray: frozenset[tuple[str, int, str]] = frozenset()
+    early: frozenset[tuple[bytes, int]] = frozenset()
     slots: "immutables.Map[str, Slot]" = immutables.Map()
     open_slots: frozenset[str] = frozenset()
     born_next: int = 0

@@ -22,11 +22,16 @@ class StartRun:
 
 @dataclass(frozen=True, slots=True)
 class ResolveStep:
-    """A person says of a slot in doubt whether its effect happened; `result` if it did."""
+    """A person says of a slot in doubt whether its effect happened; `result` if it did.
+
+    `attempt` is the latest attempt that the person knew of: their word is refused if another one
+    was made since. None: whichever there is.
+    """
 
     command_id: str
     run_id: str
     slot: str
+    attempt: int | None
     happened: bool
     result: Value | None
     by: str

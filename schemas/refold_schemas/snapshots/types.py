@@ -19,6 +19,7 @@ class AttemptKept:
     status: str
     timeout_ms: int
     settle_ms: int
+    generation: int
     reason: str | None
     evidence: tuple[str, ...]
     reported_result: Value | None
@@ -95,6 +96,14 @@ class StrayKept:
 
 
 @dataclass(frozen=True, slots=True)
+class EarlyKept:
+    """An intent that was reported as never started before it was stored."""
+
+    claim_id: bytes
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunSnapshot:
     """A run's durable state at one record. Key: `run_id/claim_id` (hex).
 
@@ -117,6 +126,7 @@ class RunSnapshot:
     cursors: tuple[CursorKept, ...]
     commands: tuple[str, ...]
     stray: tuple[StrayKept, ...]
+    early: tuple[EarlyKept, ...]
     born_next: int
     order_next: int
     event_count: int

@@ -189,6 +189,7 @@ class Client:
         *,
         happened: bool,
         result: object = None,
+        attempt: int | None = None,
         by: str | None = None,
         why: str = "",
         command_id: str | None = None,
@@ -196,12 +197,16 @@ class Client:
     ) -> None:
         """Say of a slot in doubt whether its effect happened; `result` is what it returned.
 
+        `attempt` is the latest attempt that you know of: with it, the word is refused if another
+        one was made since.
         Returns once the decision is recorded. Raises StepNotInDoubt, TooEarly (absence is not to
         be believed yet), RunUnknown, RunOver, ValueRefused, CommandUndecided, CommandUnknown.
         """
         value = encode_value(result, path="result") if happened else None
         await self._order(
-            ResolveStep(_new_id(command_id), run_id, slot, happened, value, by or self.by, why),
+            ResolveStep(
+                _new_id(command_id), run_id, slot, attempt, happened, value, by or self.by, why
+            ),
             within,
         )
 

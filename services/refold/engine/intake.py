@@ -7,11 +7,11 @@ from refold.engine import decide
 from refold.engine.decide import Offer
 from refold.log import partition_for
 from refold.log.port import Record, Topic
-from refold_projections.fold import is_under_way
+from refold_projections.fold import RunState, is_under_way
 from refold_schemas.commands import CancelRun, Command, ResolveStep, RetryRun, StartRun
 from refold_schemas.errors import RefoldError, UndecodableRecord
 from refold_schemas.events import CommandRejected, RunResumed, RunStarted, StepResolved
-from refold_schemas.values import check_run_id, decode_value_as, encode_value
+from refold_schemas.values import check_run_id, decode_value_as, encode_value, values_differ
 
 if TYPE_CHECKING:
     from refold.engine.owner import PartitionOwner
@@ -75,7 +75,7 @@ class Intake:
             )
             events = decide.rejected(command, record.offset, "misplaced", detail)
         else:
-            events = self._decide(command, record.offset)
+            events = self._decide(command, record)
         first = events[0]
         if isinstance(first, CommandRejected):
             owner.tell("rejected", run_id, f"{first.command_type}: {first.reason}: {first.detail}")
@@ -90,8 +90,9 @@ class Intake:
         check_run_id(command.run_id)
         return command.run_id
 
-    def _decide(self, command: Command, offset: int) -> decide.Events:
+    def _decide(self, command: Command, record: Record) -> decide.Events:
         owner = self.owner
+        offset = record.offset
         state = owner.books.states.get(command.run_id)
         if isinstance(command, StartRun):
             size = len(command.input.body or b"")
@@ -100,7 +101,8 @@ class Intake:
                     f"its input has {size:,} bytes, {owner.settings.value_bytes_max:,} are allowed"
                 )
                 return decide.rejected(command, offset, "too_large", detail)
-            return decide.start_run(state, command, self._offer(command), owner.entropy(32), offset)
+            offer = self._offer(state, command)
+            return decide.start_run(state, command, offer, owner.entropy(32), offset)
         if isinstance(command, CancelRun):
             return decide.cancel_run(state, command, offset)
         if isinstance(command, RetryRun):
@@ -118,7 +120,7 @@ class Intake:
             command,
             offset,
             under_way=any(is_under_way(a, owner.books.claim_id) for a in slot.unsettled),
-            believe_in_ms=owner.settling.believe_in_ms(command.run_id, slot),
+            believe_in_ms=owner.believed_at_ms(command.run_id, slot) - record.append_ms,
         )
 
     def _typed(self, command: ResolveStep, step: str) -> ResolveStep:
@@ -131,23 +133,27 @@ class Intake:
             command.command_id,
             command.run_id,
             command.slot,
+            command.attempt,
             command.happened,
             value,
             command.by,
             command.why,
         )
 
-    def _offer(self, command: StartRun) -> Offer | None:
+    def _offer(self, state: RunState | None, command: StartRun) -> Offer | None:
         definition = self.owner.app.runs.get(command.run)
         if definition is None:
             return None
-        problem = None
+        problem, same = None, False
         try:
-            definition.read_input(command.input)
+            given = definition.read_input(command.input)
+            # Compared in today's type: a model from Python and plain JSON are the same input.
+            kind = definition.input_type
+            same = state is not None and values_differ(state.input, given, kind) is None
         except RefoldError as error:
             problem = str(error)
         plan = None if definition.plan is None else tuple(definition.plan)
-        return Offer(definition.version, plan, problem)
+        return Offer(definition.version, plan, problem, same)
 
     def _follow_up(self, command: Command, first: object) -> None:
         """What the decision makes possible: run code goes on from the tentative state at once."""

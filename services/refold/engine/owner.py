@@ -36,6 +36,7 @@ from refold_projections.fold import (
     PartitionFold,
     Position,
     RunState,
+    Slot,
     boundary,
     sentence,
 )
@@ -90,6 +91,7 @@ class PartitionOwner:
         self.namespace = log.facts.namespace
         self.zone = ZoneInfo(app.time_zone)
         self.claimed_boot_ms = 0
+        self._claim_sent_boot_ms = self._claim_append_ms = 0
         self.ended = False
         self.why: ClaimEnded | None = None
         self.draining = False
@@ -122,12 +124,13 @@ class PartitionOwner:
         claim_id = self.entropy(16)
         epoch = fold.position.claim_epoch + 1
         asked_ms = self.clock.wall_ms()
+        self._claim_sent_boot_ms = self.clock.boot_ms()
         header = RecordHeader(KIND_CLAIM, claim_id, epoch, 0, asked_ms, 0)
         claimed = self._claimed_event()
         entry = Entry(None, self.codec.encode(claimed), header.pack())
         offset, append_ms = await self._append_claim(entry)
         self.claimed_boot_ms = self.clock.boot_ms()
-        await self._read_on(fold, offset + 1)
+        self._claim_append_ms = await self._read_on(fold, offset + 1)
         if fold.position.last_offset != offset or fold.position.claim_id != claim_id:
             newer = fold.position.claim_id
             raise ClaimFenced(self.partition, claim_id, newer, fold.position.last_offset)
@@ -159,8 +162,12 @@ class PartitionOwner:
             raise ClaimUnknown(self.partition, f"the claim was acknowledged at {ack.offset}")
         return ack.offset, ack.append_ms
 
-    async def _read_on(self, fold: PartitionFold, until: int | None) -> None:
-        """Fold from the fold's position to the log's end, or up to `until`."""
+    async def _read_on(self, fold: PartitionFold, until: int | None) -> int:
+        """Fold from the fold's position to the log's end, or up to `until`.
+
+        Returns the append time of the last record.
+        """
+        append_ms = 0
         _, end = await self.log.bounds(Topic.EVENTS, self.partition)
         if fold.position.offset_next > end:
             raise LogWasCut(
@@ -174,15 +181,17 @@ class PartitionOwner:
             )
             for record in records:
                 if record.offset >= stop:
-                    return
+                    return append_ms
                 fold.apply(record)
+                append_ms = record.append_ms
             if not records:
                 if until is None:
-                    return  # holes at the end
+                    return append_ms  # holes at the end
                 raise ClaimUnknown(
                     self.partition, "the claim is not found where it was acknowledged"
                 )
             await asyncio.sleep(0)
+        return append_ms
 
     def _check_facts(self, fold: PartitionFold) -> None:
         before, facts = fold.facts, self.log.facts
@@ -416,6 +425,16 @@ class PartitionOwner:
             events,
             then=lambda: self.tell("conflict", run_id, f"evidence contradicts the record: {slots}"),
         )
+
+    def believed_at_ms(self, run_id: str, slot: Slot) -> int:
+        """From which moment on, by the log's own clock, "it did not happen" can be believed.
+
+        A person's word counts from when it was appended, not from when it is decided: one that lay
+        in a backlog may have been given while a call could still act. The log's clock is known at
+        our claim's append, which came after `_claim_sent_boot_ms`, so this errs on the late side.
+        """
+        boot_ms = self.clock.boot_ms() + self.settling.believe_in_ms(run_id, slot)
+        return self._claim_append_ms + boot_ms - self._claim_sent_boot_ms
 
     def thread_overdue(self, call: Call) -> None:
         """A sync step outlived its deadline: it cannot be cancelled, only watched."""

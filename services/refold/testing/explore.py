@@ -260,7 +260,7 @@ class _Explorer:
             happened = isinstance(answer, Found)
             self._publish(
                 ResolveStep(
-                    f"said-{said}", self.run_id, entry.slot, happened, value, "person", "looked"
+                    f"said-{said}", self.run_id, entry.slot, None, happened, value, "person", "looked"
                 )
             )
             self._verdict_at = -1

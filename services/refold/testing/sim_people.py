@@ -124,6 +124,7 @@ class Person:
                 f"resolve-{self._said}",
                 run_id,
                 slot,
+                None,
                 bool(deeds),
                 result,
                 "person",
