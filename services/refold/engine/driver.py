@@ -161,6 +161,7 @@ class Driver:
             state,
             namespace=owner.namespace,
             now_ms=owner.books.now_ms(),
+            value_bytes_max=owner.settings.value_bytes_max,
         )
         actor.session = session
         with owner.running(run_id):
@@ -429,6 +430,7 @@ class Driver:
             namespace=owner.namespace,
             now_ms=owner.books.now_ms(),
             cleanup_only=True,
+            value_bytes_max=owner.settings.value_bytes_max,
         )
         actor.session = session
         with owner.running(run_id):

@@ -1,0 +1,156 @@
+"""`refold bench`: measures, compares with budgets and peers, and prints a table."""
+
+import json
+import statistics
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from refold_tools.bench import rows
+from refold_tools.bench.budgets import AGAINST_RESTATE, ALONE, verdict
+from refold_tools.bench.machine import canary, describe_machine
+
+DURABILITY = "SQLite, WAL, synchronous=FULL: an acknowledged event survives a power cut"
+ROWS: dict[str, Callable[[Path], rows.Figures]] = {
+    "latency": lambda folder: rows.latency(folder, rows.DURABLE),
+    "latency_flowing": lambda folder: rows.latency(folder, rows.FLOWING),
+    "throughput": lambda folder: rows.throughput(folder, rows.FLOWING),
+    "throughput_durable": lambda folder: rows.throughput(folder, rows.DURABLE),
+    "resume": rows.resume,
+    "takeover": rows.takeover,
+    "timers": rows.timers,
+    "flatness": rows.flatness,
+    "idle": rows.idle,
+    "fold": rows.fold_speed,
+    "start_up": rows.start_up,
+}
+QUICK = ("latency", "latency_flowing", "throughput", "resume", "fold", "start_up")
+
+
+def bench(
+    only: Annotated[
+        str | None,
+        typer.Option("--only", metavar="ROWS", help="Rows, with commas: " + ", ".join(ROWS) + "."),
+    ] = None,
+    vs: Annotated[
+        str | None,
+        typer.Option("--vs", metavar="PEERS", help="restate, dbos, langgraph, temporal; commas."),
+    ] = None,
+    reps: Annotated[int, typer.Option("--reps", min=1, help="Repetitions; medians are shown.")] = 1,
+    quick: Annotated[bool, typer.Option("--quick", help="The short rows only.")] = False,
+    json_: Annotated[
+        bool, typer.Option("--json", help="Print the answer as JSON, on the last line of stdout.")
+    ] = False,
+) -> None:
+    """Measure refold on this machine, against its budgets and, with --vs, against its peers.
+
+    Figures count as ratios to a peer measured in the same run: machines differ and drift.
+    """
+    machine = describe_machine()
+    answer: dict[str, Any] = {"machine": machine, "durability": DURABILITY}
+    with tempfile.TemporaryDirectory(prefix="refold-bench-") as made:
+        folder = Path(made)
+        answer["canary"] = canary(folder)
+        _say(
+            f"{machine['processors']} processors, {machine['memory_gib']} GiB, {machine['system']},"
+        )
+        _say(f"Python {machine['python']}, load {machine['load']}; {answer['canary']}")
+        _say(f"durability: {DURABILITY}\n")
+        if vs is not None:
+            answer["peers"] = _against([peer.strip() for peer in vs.split(",")], reps)
+        else:
+            wanted = only.split(",") if only else list(QUICK if quick else ROWS)
+            answer["rows"] = _alone(folder, [name.strip() for name in wanted], reps)
+    if json_:
+        print(json.dumps(answer))  # noqa: T201
+
+
+def _alone(folder: Path, wanted: list[str], reps: int) -> dict[str, rows.Figures]:
+    unknown = [name for name in wanted if name not in ROWS]
+    if unknown:
+        raise typer.BadParameter(f"no row {', '.join(unknown)}; there are {', '.join(ROWS)}")
+    budgets = {(b.row, b.figure): b for b in ALONE}
+    found: dict[str, rows.Figures] = {}
+    for name in wanted:
+        runs = [ROWS[name](folder) for _ in range(reps)]
+        figures = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
+        found[name] = figures
+        for key, value in figures.items():
+            budget = budgets.get((name, key))
+            told = "" if budget is None else verdict(budget, value)
+            limit = "" if budget is None else f"goal {budget.goal:g}, bar {budget.bar:g}"
+            _say(f"{name:18} {key:22} {value:>12,.3f}   {told:7} {limit}")
+    return found
+
+
+def _against(peers: list[str], reps: int) -> list[dict[str, Any]]:
+    """Every test of every peer and of refold, interleaved, so that the machine's drift hits all."""
+    from refold_tools.bench.peers import TESTS, measure
+
+    results: list[dict[str, Any]] = []
+    for rep in range(reps):
+        for test in TESTS:
+            for peer in ("refold", "refold-flowing", *peers):
+                if peer == "refold-flowing" and test not in ("latency", "throughput"):
+                    continue
+                if peer == "langgraph" and test in ("takeover", "timers"):
+                    continue  # it has no durable timer
+                result = {**measure(peer, test), "peer": peer, "test": test, "rep": rep}
+                results.append(result)
+                _say(f"{test:11} {peer:15} " + _short(result))
+    _ratios(results, peers)
+    return results
+
+
+def _short(result: dict[str, Any]) -> str:
+    if "error" in result:
+        return f"failed: {result['error']}"
+    shown = (
+        "step_p50_ms",
+        "step_p99_ms",
+        "steps_per_s",
+        "bytes_per_step",
+        "ready_to_done_ms",
+        "ready_to_all_ms",
+        "late_p50_ms",
+        "late_p99_ms",
+        "worker_rss_mb",
+        "server_rss_mb",
+    )
+    return "  ".join(f"{k} {result[k]:,.3g}" for k in shown if result.get(k) is not None)
+
+
+def _ratios(results: list[dict[str, Any]], peers: list[str]) -> None:
+    def median(peer: str, test: str, figure: str) -> float | None:
+        values = [
+            r[figure]
+            for r in results
+            if r["peer"] == peer and r["test"] == test and r.get(figure) is not None
+        ]
+        return statistics.median(values) if values else None
+
+    _say("")
+    for row, test, figure, who in (
+        ("latency", "latency", "step_p50_ms", "refold"),
+        ("latency_flowing", "latency", "step_p50_ms", "refold-flowing"),
+        ("throughput", "throughput", "steps_per_s", "refold-flowing"),
+        ("throughput_durable", "throughput", "steps_per_s", "refold"),
+        ("resume", "resume", "ready_to_done_ms", "refold"),
+        ("takeover", "takeover", "ready_to_all_ms", "refold"),
+        ("timers", "timers", "late_p50_ms", "refold"),
+    ):
+        ours = median(who, test, figure)
+        for peer in peers:
+            theirs = median(peer, test, figure)
+            if not ours or not theirs:
+                continue
+            budget = next((b for b in AGAINST_RESTATE if b.row == row), None)
+            told = verdict(budget, ours / theirs) if budget and peer == "restate" else ""
+            _say(f"{row:18} {figure:18} refold / {peer:10} {ours / theirs:8.3f}  {told}")
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201
