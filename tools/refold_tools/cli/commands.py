@@ -46,7 +46,29 @@ def load(entry: Entry) -> Any:
         return typer.main.get_command(found)
     holder = typer.Typer(add_completion=False)
     holder.command(entry.name, help=found.__doc__)(found)
-    return typer.main.get_command(holder)
+    return _spare_pydantic(typer.main.get_command(holder))
+
+
+class _AsItIs:
+    """What typer asks to convert a parameter, for a text or a flag, which need no conversion."""
+
+    @staticmethod
+    def coerce(value: object, **_: object) -> object:
+        """The value, or None where it was not given."""
+        return value
+
+
+def _spare_pydantic(command: Any) -> Any:
+    """Let typer take texts and flags as they are: its own way loads pydantic, a third of a start.
+
+    Where another version of typer works differently this does nothing.
+    """
+    for parameter in command.get_params(typer.Context(command)):  # --help among them
+        annotation = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
+        single = not getattr(parameter, "multiple", False)
+        if annotation in (str, bool) and single and hasattr(parameter, "get_runtime_param"):
+            parameter.get_runtime_param = lambda: _AsItIs
+    return command
 
 
 def root() -> Any:
@@ -59,7 +81,7 @@ def root() -> Any:
         no_args_is_help=True,
     )
     app.callback()(_root)
-    return typer.main.get_command(app)
+    return _spare_pydantic(typer.main.get_command(app))
 
 
 def _version(wanted: bool) -> None:
