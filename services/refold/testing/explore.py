@@ -1,4 +1,4 @@
-"""The crash explorer: kills a run's process at every moment of every step, and says what came of it.
+"""The crash explorer: kills a run's process at each moment of each step, and says what came of it.
 
 The run function of an app runs on a log in memory in a simulated process, in virtual time. A first
 pass without a crash finds the moments; then, for each of them, a fresh world is run up to it, the
@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from enum import StrEnum
 from functools import wraps
 from random import Random
@@ -66,7 +66,8 @@ class Explored:
 
     `sentence` and `before` are the boundary at the takeover, before any work. `calls` counts how
     often each slot's function was entered over both lives, `effects` is what the caller's function
-    of that name returned at the end. `result` is the stored result of a completed run.
+    of that name returned at the end; `calls_before` and `effects_before` are both at the moment of
+    death. `result` is the stored result of a completed run.
     """
 
     point: CrashPoint | None
@@ -78,6 +79,8 @@ class Explored:
     calls: dict[str, int]
     effects: Any
     state: RunState
+    calls_before: dict[str, int]
+    effects_before: Any
 
     @property
     def status(self) -> str:
@@ -92,9 +95,10 @@ class Explored:
 
 @dataclass(frozen=True)
 class Exploration:
-    """The run without a crash, and with one at every point."""
+    """The run without a crash, the points that it passed, and the crashes that were asked for."""
 
     calm: Explored
+    points: tuple[CrashPoint, ...]
     crashes: tuple[Explored, ...]
 
     def at(self, slot: str, moment: Moment, attempt: int = 1) -> Explored:
@@ -115,61 +119,74 @@ def explore_crashes(
     name: str,
     input: object = None,
     *,
-    run_id: str = "explored",
-    reset: Callable[[], object] = lambda: None,
-    effects: Callable[[], Any] = lambda: None,
-    person: Callable[[str, str], Found[Any] | Absent | None] = lambda slot, key: None,
     points: Iterable[CrashPoint] | None = None,
     moments: Sequence[Moment] = tuple(Moment),
-    seed: int = 0,
-    days_max: float = 2.0,
-    settings: WorkerSettings = SETTINGS,
+    **how: Any,
 ) -> Exploration:
     """Crash the run `name` of `app` at every point (or at `points`) and report each.
 
-    `reset` makes the outer world fresh before each pass, `effects` reads it afterwards.
+    `how` is what `CrashExplorer` takes.
+    """
+    explorer = CrashExplorer(app, name, input, **how)
+    calm, passed = explorer.calm()
+    chosen = [p for p in passed if p.moment in moments] if points is None else points
+    return Exploration(calm, passed, tuple([explorer.crash(point) for point in chosen]))
+
+
+class CrashExplorer:
+    """Runs the run `name` of `app` without a crash, or with one at a chosen point.
+
+    `reset` makes the outer world fresh before each pass, `effects` reads it.
     `person(slot, effect_key)` answers for a slot that waits for a person: Found(value), Absent(),
     or None, which leaves it there. A pass ends when the run has ended, waits for a person who says
     nothing or for other code, or after `days_max` days of virtual time. Sync steps run on the
     simulated loop, not in a thread; a step may await asyncio's own things, but no socket.
     """
-    explorer = _Explorer(app, name, encode_value(input), run_id, seed, days_max, settings)
-    explorer.reset, explorer.effects, explorer.person = reset, effects, person
-    with explorer.instrumented():
-        calm = explorer.run(None)
-        if points is None:
-            points = [point for point in explorer.points if point.moment in moments]
-        return Exploration(calm, tuple([explorer.run(point) for point in points]))
 
-
-class _Explorer:
     def __init__(
         self,
         app: App,
         name: str,
-        given: Value,
-        run_id: str,
-        seed: int,
-        days_max: float,
-        settings: WorkerSettings,
+        input: object = None,
+        *,
+        run_id: str = "explored",
+        reset: Callable[[], object] = lambda: None,
+        effects: Callable[[], Any] = lambda: None,
+        person: Callable[[str, str], Found[Any] | Absent | None] = lambda slot, key: None,
+        seed: int = 0,
+        days_max: float = 2.0,
+        settings: WorkerSettings = SETTINGS,
     ) -> None:
-        self.app, self.name, self.given, self.run_id = app, name, given, run_id
+        self.app, self.name, self.given, self.run_id = app, name, encode_value(input), run_id
+        self.reset, self.effects, self.person = reset, effects, person
         self.seed, self.days_max, self.settings = seed, days_max, settings
-        self.reset: Callable[[], object] = lambda: None
-        self.effects: Callable[[], Any] = lambda: None
-        self.person: Callable[[str, str], Found[Any] | Absent | None] = lambda slot, key: None
         self.codec = Codec(FileRegistry())
-        self.points: list[CrashPoint] = []
+        self.points: dict[CrashPoint, None] = {}
         self.armed: CrashPoint | None = None
         self.calls: dict[str, int] = {}
         self.universe: Universe
         self.broker: MemoryBroker
+        self._live: PartitionFold
+        self._offset_next = 0
+        self._verdict = False
+
+    def calm(self) -> tuple[Explored, tuple[CrashPoint, ...]]:
+        """The run without a crash, and the points that it passed, in order."""
+        with self.instrumented():
+            explored = self._run(None)
+        return explored, tuple(self.points)
+
+    def crash(self, point: CrashPoint) -> Explored:
+        """The run whose process dies at `point`. Raises RuntimeError if it never came there."""
+        with self.instrumented():
+            return self._run(point)
 
     # ---- one pass
 
-    def run(self, point: CrashPoint | None) -> Explored:
+    def _run(self, point: CrashPoint | None) -> Explored:
         self.reset()
-        self.armed, self.points, self.calls = point, [], {}
+        self.armed, self.points, self.calls = point, {}, {}
+        self._live, self._offset_next, self._verdict = PartitionFold(self.codec), 0, False
         self.universe = Universe(Random(self.seed))
         self.broker = MemoryBroker(
             "explored",
@@ -181,10 +198,12 @@ class _Explorer:
         self._publish(StartRun("start", self.run_id, self.name, self.given, None, "explorer"))
         process = self._start(1)
         limit_us = int(self.days_max * 86_400e6)
+        calls_before, effects_before = dict[str, int](), None
         if point is not None:
             self.universe.run(limit_us, stop=lambda: not process.alive, turns_max=TURNS_MAX)
             if process.alive:
                 raise RuntimeError(f"{point} was not reached again: the run is not deterministic")
+            calls_before, effects_before = dict(self.calls), self.effects()
             process = self._start(2)
         said = 0
         while True:
@@ -192,7 +211,7 @@ class _Explorer:
             if not moved or not self._speak(said):
                 break
             said += 1
-        explored = self._explored(point)
+        explored = self._explored(point, calls_before, effects_before)
         process.kill()
         return explored
 
@@ -222,27 +241,32 @@ class _Explorer:
         entry = Entry(self.run_id.encode(), self.codec.encode(command))
         self.broker.put(Topic.COMMANDS, 0, [entry])
 
-    def _fold(self, claims: int | None = None) -> PartitionFold:
-        """The fold of the log, up to the claim of that number."""
+    def _fold(self) -> PartitionFold:
+        """The fold of the whole log, which goes on from where it was."""
+        for record in self.broker.records(Topic.EVENTS, 0)[self._offset_next :]:
+            self._live.apply(record)
+            self._offset_next += 1
+        return self._live
+
+    def _taken(self) -> tuple[PartitionFold, int]:
+        """The fold up to the second claim, which is what the second life found, and its time."""
         fold = PartitionFold(self.codec)
-        seen = 0
+        claims = 0
         for record in self.broker.records(Topic.EVENTS, 0):
-            seen += isinstance(fold.apply(record).event, PartitionClaimed)
-            if seen == claims:
-                break
-        return fold
+            claims += isinstance(fold.apply(record).event, PartitionClaimed)
+            if claims == 2:
+                return fold, record.append_ms
+        raise AssertionError("the second life has claimed nothing")
 
     def _settled(self) -> bool:
         """Whether the run has ended or waits for somebody."""
-        end = self.broker.bounds(Topic.EVENTS, 0)[1]
-        if end == getattr(self, "_looked", -1) and self._verdict_at == end:
+        if self.broker.bounds(Topic.EVENTS, 0)[1] == self._offset_next:
             return self._verdict
         fold = self._fold()
         state = fold.runs.get(self.run_id)
-        self._looked = self._verdict_at = end
         self._verdict = False
         if state is not None:
-            needs = boundary(state, fold.claim_id).needs
+            needs = None if state.ended else boundary(state, fold.claim_id).needs
             self._verdict = state.ended is not None or needs in ("person", "code")
         return self._verdict
 
@@ -260,28 +284,36 @@ class _Explorer:
             happened = isinstance(answer, Found)
             self._publish(
                 ResolveStep(
-                    f"said-{said}", self.run_id, entry.slot, None, happened, value, "person", "looked"
+                    f"said-{said}",
+                    self.run_id,
+                    entry.slot,
+                    None,
+                    happened,
+                    value,
+                    "person",
+                    "looked",
                 )
             )
-            self._verdict_at = -1
+            self._verdict = False
             # "It did not happen" is refused until no call can reach the far system any more.
-            wait_us = 1_000 * (1_000 + 2 * max((a.timeout_ms + a.settle_ms) for a in
-                                               state.slots[entry.slot].attempts))
+            wait_us = 1_000 * (
+                1_000
+                + 2 * max((a.timeout_ms + a.settle_ms) for a in state.slots[entry.slot].attempts)
+            )
             self.universe.run(self.universe.now_us + wait_us, turns_max=TURNS_MAX)
             return True
         return False
 
-    def _explored(self, point: CrashPoint | None) -> Explored:
-        zone = ZoneInfo(self.app.time_zone)
-        now = datetime.fromtimestamp((EPOCH_MS + self.universe.now_us // 1000) / 1000, timezone.utc)
-        today = now.astimezone(zone).date()
+    def _explored(
+        self, point: CrashPoint | None, calls_before: dict[str, int], effects_before: Any
+    ) -> Explored:
         before, told = None, ""
         if point is not None:
-            taken = self._fold(claims=2)
+            taken, at_ms = self._taken()
             state = taken.runs.get(self.run_id)
             if state is not None:
                 before = boundary(state, taken.claim_id)
-                told = sentence(before, zone, today)
+                told = self._sentence(before, at_ms)
         fold = self._fold()
         state = fold.runs[self.run_id]
         after = boundary(state, fold.claim_id)
@@ -291,11 +323,19 @@ class _Explorer:
             told,
             before,
             after,
-            sentence(after, zone, today),
+            self._sentence(after, self.broker.now_ms()),
             result,
             dict(self.calls),
             self.effects(),
             state,
+            calls_before,
+            effects_before,
+        )
+
+    def _sentence(self, found: Boundary, at_ms: int) -> str:
+        zone = ZoneInfo(self.app.time_zone)
+        return sentence(
+            found, zone, datetime.fromtimestamp(at_ms / 1000, UTC).astimezone(zone).date()
         )
 
     # ---- moments
@@ -303,8 +343,7 @@ class _Explorer:
     async def pass_(self, slot: str, step: str, attempt: int, moment: Moment) -> None:
         """A process passes a moment: it is noted, and dies there if that is the armed one."""
         point = CrashPoint(slot, step, attempt, moment)
-        if point not in self.points:
-            self.points.append(point)
+        self.points[point] = None
         if point == self.armed:
             self.armed = None
             await current_process().kill_here()
@@ -313,7 +352,7 @@ class _Explorer:
         """The events in a batch of the first topic that matters."""
         if topic is not Topic.EVENTS:
             return []
-        return [self.codec.decode(entry.value or b"") for entry in entries]  # type: ignore[misc]
+        return [self.codec.decode(entry.value or b"") for entry in entries]
 
     @contextmanager
     def instrumented(self) -> Iterator[None]:
@@ -361,7 +400,7 @@ def _as_async(lookup: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, A
 class _CrashLog(MemoryLog):
     """A handle that passes the moments of intents and outcomes."""
 
-    def __init__(self, explorer: _Explorer, process: SimProcess) -> None:
+    def __init__(self, explorer: CrashExplorer, process: SimProcess) -> None:
         super().__init__("memory://explored", broker=explorer.broker, name=process.name)
         self._explorer = explorer
 
