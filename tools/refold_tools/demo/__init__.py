@@ -138,7 +138,7 @@ async def _play(
     # With --json the timeline goes where it is in nobody's way.
     timeline = Timeline(sys.stderr if as_json else sys.stdout, zone)
     with tempfile.TemporaryDirectory(prefix="refold-demo-", ignore_cleanup_errors=True) as folder:
-        log = open_log(url or f"sqlite:///{folder}/log.db")
+        log = open_log(absolute(url or f"sqlite:///{folder}/log.db"))
         await log.open(create=True)
         try:
             kept = url is not None
@@ -152,6 +152,18 @@ async def _play(
     if url is not None:
         timeline.head(f"The log is kept: refold history {told[0].story.run_id} --log {url}")
     return _summary(told)
+
+
+def absolute(url: str) -> str:
+    """The URL with the whole path of its file: the worker runs in another folder.
+
+    >>> absolute("sqlite:////var/log.db?ns=a"), absolute("kafka://host:9092/a")
+    ('sqlite:////var/log.db?ns=a', 'kafka://host:9092/a')
+    """
+    prefix = "sqlite:///"
+    if not url.startswith(prefix) or url.startswith(prefix + "/"):
+        return url
+    return f"{prefix}{Path.cwd() / url.removeprefix(prefix)}"
 
 
 async def _stories(

@@ -5,6 +5,7 @@ import os
 import signal
 from collections import deque
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 STOP_WITHIN_S = 3.0
 LINES_KEPT = 20
@@ -25,11 +26,14 @@ class Child:
         ]
 
     @classmethod
-    async def start(cls, name: str, command: Sequence[str], env: Mapping[str, str]) -> "Child":
-        """Start `command`; its output is read line by line."""
+    async def start(
+        cls, name: str, command: Sequence[str], env: Mapping[str, str], folder: Path
+    ) -> "Child":
+        """Start `command` in `folder`; its output is read line by line."""
         process = await asyncio.create_subprocess_exec(
             *command,
             env=dict(env),
+            cwd=folder,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

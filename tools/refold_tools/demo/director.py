@@ -30,6 +30,7 @@ from refold_schemas.events import (
     StepIntended,
     StepResolved,
 )
+from refold_schemas.values import Policy
 from refold_tools.demo.children import Child
 from refold_tools.demo.counting import executed_twice
 from refold_tools.demo.errors import DemoStopped
@@ -43,6 +44,7 @@ SETTLE_S = 0.3
 READY_WITHIN_S = 20.0
 STUCK_AFTER_S = 45.0
 BY = "refold demo"
+RE_EXECUTABLE = Policy.RE_EXECUTABLE.value
 
 T = TypeVar("T")
 
@@ -155,7 +157,9 @@ class Director:
         own = {"PYTHONPATH": os.pathsep.join(p for p in paths if p), "PYTHONUNBUFFERED": "1"}
         # The log is handed over by name: what the environment says of another must not matter.
         inherited = {k: v for k, v in os.environ.items() if k not in ("REFOLD_LOG", "WORLD_URL")}
-        child = await Child.start(name, [sys.executable, *arguments], {**inherited, **own, **env})
+        # In the demo's own folder, so that no file of the caller's is taken for a module of ours.
+        command = [sys.executable, "-P", *arguments]
+        child = await Child.start(name, command, {**inherited, **own, **env}, self.folder)
         self._stack.push_async_callback(child.stop)
         return child
 
@@ -292,10 +296,10 @@ class _Performance:
             case PartitionClaimed():
                 said = "takes over: what is recorded is not run again"
                 self.say("refold", f"worker {self._pid} {said}", at_ms=at_ms)
-            case StepIntended(slot=slot, step=step, attempt=attempt, effect_key=key):
+            case StepIntended(slot=slot, step=step, attempt=attempt, effect_key=key, policy=policy):
                 self._keys[slot], self._steps[slot] = key, step
                 self._tell_agent(slot, step, at_ms)
-                if attempt > 1:
+                if attempt > 1 and policy != RE_EXECUTABLE:
                     self._tell_again(slot, step, key, at_ms)
             case StepCompleted(slot=slot, step=named):
                 if slot in self._asked:
@@ -355,9 +359,10 @@ class _Performance:
         self.say("refold", "nobody is at work; before anybody is, the record says:")
         self.say("refold", f"“{said}”", loud=True)
         in_doubt = [entry.slot for entry in seen.in_doubt]
+        harmless = all(entry.policy == RE_EXECUTABLE for entry in seen.in_doubt)
         slots = in_doubt or ([moment.slot] if moment.slot else [])
         self._suspects.setdefault(moment.route, []).extend(slots)
-        if not in_doubt and moment.slot:
+        if harmless and moment.slot:
             self.say("refold", f"{moment.step} changes nothing outside, so it may be asked again")
             self._asked[moment.slot] = f"asks {self.story.vendor(moment.step)}"
         self.told.sentences.append(said)
@@ -390,6 +395,7 @@ class _Performance:
                 await self.client.resolve(
                     self.story.run_id,
                     entry.slot,
+                    attempt=entry.attempt,
                     happened=verdict.happened,
                     result=verdict.result,
                     why=verdict.said,
@@ -445,7 +451,7 @@ class _Performance:
             self.say("world", f"the model was asked {calls} times")
         twice = ", ".join(told.executed_twice) or "nothing"
         policies = {state.slots[name].policy for name in told.executed_twice}
-        harmless = told.executed_twice and policies <= {"", "re_executable"}
+        harmless = told.executed_twice and policies <= {"", RE_EXECUTABLE}
         self.say("refold", f"executed twice: {twice}{', which only reads' if harmless else ''}")
         for problem in told.problems:
             self.say("refold", f"NOT AS IT SHOULD BE: {problem}", loud=True)
