@@ -111,14 +111,14 @@ class TooEarly(CommandRefused):
 class RunOver(CommandRefused):
     """The run has ended, so nothing can be done to it."""
 
-    code: ClassVar[str] = "R510"
+    code: ClassVar[str] = "R525"
     advice: ClassVar[str] = "read its outcome with `refold boundary RUN_ID`"
 
 
 class NothingToRetry(CommandRefused):
     """There is nothing to retry: the run is neither parked nor failed."""
 
-    code: ClassVar[str] = "R511"
+    code: ClassVar[str] = "R526"
     exit_code: ClassVar[int] = 2
 
 
@@ -269,21 +269,6 @@ class SchemaAbsent(RefoldError):
             f"there is no schema {name!r}",
             kept="nothing was read",
             next="`refold schemas list` shows names, versions and ids",
-        )
-
-
-class CommandAbsent(RefoldError):
-    """A command that needs something which is not installed here."""
-
-    code: ClassVar[str] = "R522"
-    exit_code: ClassVar[int] = 2
-
-    def __init__(self, command: str, missing: str) -> None:
-        self.command, self.missing = command, missing
-        super().__init__(
-            f"refold {command} needs {missing}, which is not installed",
-            kept="nothing was done",
-            next="install refold with its extra: pip install 'refold[demo]'",
         )
 
 

@@ -1,0 +1,61 @@
+"""The errors of client and command line: each reason has its class, each page a line in the index."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from refold_schemas.errors import RefoldError
+from refold_schemas.errors.cli import REFUSALS, CommandRefused, InputInvalid
+from refold_schemas.events import CommandRejected
+from refold_tools.cli.failures import as_refold_error, error_object, innermost
+
+ERRORS = Path(__file__).parents[2] / "docs/errors"
+
+
+def test_every_reason_with_an_error_of_its_own_is_one_that_owners_give() -> None:
+    said = " ".join((CommandRejected.__doc__ or "").split())
+    reasons = set(re.findall(r"\w+", said.partition("one of:")[2].partition(".")[0]))
+    assert set(REFUSALS) <= reasons
+    assert len({kind.code for kind in REFUSALS.values()}) == len(REFUSALS)
+
+
+def test_a_refusal_says_command_run_reason_and_advice() -> None:
+    error = InputInvalid("r1", "StartRun", "input_invalid", "pence: not a number")
+    assert isinstance(error, CommandRefused)
+    assert str(error) == (
+        "StartRun for run r1 was refused (input_invalid): pence: not a number. "
+        "Kept: the run as it was; the refusal is recorded. "
+        "Next: correct the input and start again; the run id is still free. (R507)"
+    )
+    assert error_object(error)["code"] == "R507"
+
+
+def test_the_index_lists_every_page() -> None:
+    index = (ERRORS / "README.md").read_text()
+    listed = re.findall(r"^- \[(R\d{3})\]\((R\d{3})\.md\): .+$", index, re.MULTILINE)
+    assert [code for code, _ in listed] == sorted(path.stem for path in ERRORS.glob("R[0-9]*.md"))
+    assert all(code == page for code, page in listed)
+
+
+@pytest.mark.parametrize("exit_code", [0, 1, 2, 3, 4])
+def test_exit_codes_come_from_the_error(exit_code: int) -> None:
+    class Some(RefoldError):
+        """An error of a test."""
+
+    Some.exit_code = exit_code
+    found = as_refold_error(Some("x"))
+    assert found is not None
+    assert found.exit_code == exit_code
+
+
+def test_the_innermost_frame_is_named_relative_to_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.py").write_text("def f():\n    raise ValueError\nf()\n")
+    code = compile((tmp_path / "broken.py").read_text(), str(tmp_path / "broken.py"), "exec")
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 (its place is what counts)
+        exec(code, {})
+    assert innermost(caught.value) == "broken.py:2"
+    assert innermost(ValueError()) == ""
