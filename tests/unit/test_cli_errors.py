@@ -1,4 +1,4 @@
-"""The errors of client and command line: each reason has its class, each page a line in the index."""
+"""The errors of client and command line: reasons have classes, pages have a line in the index."""
 
 import re
 from pathlib import Path
