@@ -15,7 +15,7 @@ import pytest
 from recorded_agent.app import TOOLS, app
 from recorded_agent.conversation import Conversation, Message, read_conversations
 from refold_schemas.events import Event, StepCompleted, StepFailed, StepIntended
-from support.stage import Played, Stage
+from support.stage import BeforeRecordOf, Played, Stage
 from world import World
 
 ROOT = Path(__file__).parents[2]
@@ -23,6 +23,8 @@ OWN = ROOT / "examples" / "recorded_agent" / "conversations.jsonl"
 OUTSIDE = ROOT / Path(os.environ.get("REFOLD_OUTSIDE_DATA", "../shared/data"))
 AIRLINE = OUTSIDE / "tau-bench" / "airline.jsonl"
 PARTS = 4
+CALLS_BETWEEN = 1 if "REFOLD_SEEDS" in os.environ else 13
+"""The long form (`make test-all`) dies alone at each of the 572 calls, the short one at 44."""
 
 needs_recordings = pytest.mark.skipif(
     not AIRLINE.is_file(),
@@ -127,6 +129,27 @@ def test_a_hundred_recorded_conversations_survive_a_crash_at_every_call(part: in
     assert crashes == sum(
         len(message.get("tool_calls") or []) for one in mine for message in one.messages
     )
+
+
+@needs_recordings
+def test_a_single_crash_at_a_call_leaves_no_trace() -> None:
+    """One death a run. After two in a row an owner is more careful, so this is another road."""
+    place = crashes = 0
+    for conversation in read_conversations(AIRLINE):
+        calm_stage, calm = play(conversation)
+        for record in calm.history:
+            if not isinstance(record.event, StepCompleted) or is_say(record.event.slot):
+                continue
+            place += 1
+            if place % CALLS_BETWEEN:
+                continue
+            deadly = BeforeRecordOf(record.event.slot)
+            stage, crashed = play(conversation, deadly)
+            assert (deadly.struck, stage.lives) == (True, 2)
+            assert as_bytes(crashed) == as_bytes(calm)
+            assert stage.effects() == calm_stage.effects()
+            crashes += 1
+    assert (place, crashes) == (572, 572 // CALLS_BETWEEN)
 
 
 @needs_recordings
