@@ -205,12 +205,15 @@ class CrashExplorer:
                 raise RuntimeError(f"{point} was not reached again: the run is not deterministic")
             calls_before, effects_before = dict(self.calls), self.effects()
             process = self._start(2)
+            self.universe.run(limit_us, stop=self._taken_over, turns_max=TURNS_MAX)
         said = 0
         while True:
             moved = self.universe.run(limit_us, stop=self._settled, turns_max=TURNS_MAX)
             if not moved or not self._speak(said):
                 break
             said += 1
+        # The end is in the log; the process still has to read its acknowledgement.
+        self.universe.run(self.universe.now_us + 1_000, turns_max=TURNS_MAX)
         explored = self._explored(point, calls_before, effects_before)
         process.kill()
         return explored
@@ -257,6 +260,10 @@ class CrashExplorer:
             if claims == 2:
                 return fold, record.append_ms
         raise AssertionError("the second life has claimed nothing")
+
+    def _taken_over(self) -> bool:
+        """Whether the second life has claimed, though there may be nothing left to do for it."""
+        return self._fold().facts.process == "life-2"
 
     def _settled(self) -> bool:
         """Whether the run has ended or waits for somebody."""
