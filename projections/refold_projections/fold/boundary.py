@@ -162,7 +162,8 @@ def _open(slot: Slot, attempt: Attempt) -> OpenStep:
         attempt.at_ms,
         slot.policy,
         slot.effect_key,
-        attempt.reason,
+        # What a person is asked is written with the latest attempt.
+        slot.unsettled[-1].reason if slot.escalated else attempt.reason,
         slot.escalated,
     )
 

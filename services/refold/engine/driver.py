@@ -272,8 +272,11 @@ class Driver:
         if parked is None or (parked.kind, parked.detail) != ("diverged", ask.detail):
             definition = self.owner.app.runs.get(state.run)
             version = definition.version if definition is not None else ""
-            self.owner.books.commit(actor.run_id, (RunDiverged(ask.slot, ask.detail, version),))
-            self.owner.tell("diverged", actor.run_id, ask.detail)
+            self.owner.books.commit(
+                actor.run_id,
+                (RunDiverged(ask.slot, ask.detail, version),),
+                then=partial(self.owner.tell, "diverged", actor.run_id, ask.detail),
+            )
         self.drop(actor.run_id)
 
     def _ended(self, actor: Actor, ask: Ask) -> None:
@@ -312,8 +315,11 @@ class Driver:
         state = self.owner.books.states[run_id]
         if state.parked is not None and state.parked[:2] == ("blocked", reason):
             return
-        self.owner.books.commit(run_id, (RunBlocked(reason, detail),))
-        self.owner.tell("blocked", run_id, f"{reason}: {detail}")
+        self.owner.books.commit(
+            run_id,
+            (RunBlocked(reason, detail),),
+            then=partial(self.owner.tell, "blocked", run_id, f"{reason}: {detail}"),
+        )
         self.drop(run_id)
 
     def _check_limits(self, actor: Actor) -> None:

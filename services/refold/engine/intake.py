@@ -1,6 +1,8 @@
 """Takes the commands of a partition, strictly in offset order: each yields exactly one decision."""
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from refold.engine import decide
@@ -65,8 +67,13 @@ class Intake:
         except RefoldError as error:
             raw = (record.value or b"")[:RAW_MAX]
             rejection = CommandRejected("", "", record.offset, "undecodable", str(error), raw)
-            owner.books.commit(None, (rejection,), command_next=record.offset + 1)
-            owner.tell("rejected", None, f"command at offset {record.offset}: {error}")
+            told = f"command at offset {record.offset}: {error}"
+            owner.books.commit(
+                None,
+                (rejection,),
+                command_next=record.offset + 1,
+                then=partial(owner.tell, "rejected", None, told),
+            )
             return
         if misplaced:
             detail = (
@@ -77,11 +84,16 @@ class Intake:
         else:
             events = self._decide(command, record)
         first = events[0]
+        then: Callable[[], None] | None = None
         if isinstance(first, CommandRejected):
-            owner.tell("rejected", run_id, f"{first.command_type}: {first.reason}: {first.detail}")
-        then = None
-        if isinstance(first, StepResolved) and run_id is not None:
+            told = f"{first.command_type}: {first.reason}: {first.detail}"
+            then = partial(owner.tell, "rejected", run_id, told)
+        elif isinstance(first, StepResolved) and run_id is not None:
             then = owner.driver.then_deliver(run_id, first.slot)
+        elif isinstance(first, RunStarted) and run_id is not None:
+            # Not before it is durable: code that kills its process must leave a run behind that
+            # can be parked, or its command would be taken again for ever.
+            then = partial(owner.start_new, run_id)
         owner.books.commit(run_id, events, command_next=record.offset + 1, then=then)
         self._follow_up(command, first)
 
@@ -161,9 +173,7 @@ class Intake:
         if owner.ended:
             return
         run_id = command.run_id
-        if isinstance(first, RunStarted):
-            owner.start_new(run_id)
-        elif isinstance(first, StepResolved):
+        if isinstance(first, StepResolved):
             actor = owner.driver.actors.get(run_id)
             if actor is not None and (actor.session is not None or actor.lookups):
                 owner.settling.after(run_id, first.slot)

@@ -41,7 +41,7 @@ from refold_projections.fold import (
     sentence,
 )
 from refold_schemas.codec import KIND_CLAIM, Codec, RecordHeader
-from refold_schemas.errors import RefoldError
+from refold_schemas.errors import AppendUnknown, RefoldError
 from refold_schemas.events import PartitionClaimed, PartitionReleased, TimerFired
 
 READ_BYTES = 4 << 20
@@ -253,6 +253,9 @@ class PartitionOwner:
             on_end=self._claim_over,
         )
         self.books.tail = self.tail
+        # What was folded after its snapshot is not in any snapshot yet.
+        stands = self._kept.marks
+        self.books.dirty = {r: None for r, mark in fold.marks.items() if stands.get(r) != mark}
         self.suspicious = fold.facts.unclean_row >= self.settings.unclean_suspicious
         self._checkpoint_boot_ms = self.clock.boot_ms()
 
@@ -352,23 +355,34 @@ class PartitionOwner:
         dirty, self.books.dirty = self.books.dirty, {}
         self._checkpoint_events = self.books.event_count
         self._checkpoint_boot_ms = self.clock.boot_ms()
-        claim_id = self.books.claim_id
+        label = self._kept.label(self.books.claim_id)
         try:
             for batch in checkpoints.snapshot_batches(
-                self.codec, claim_id, runs, self.log.facts.batch_size_max
+                self.codec, label, runs, self.log.facts.batch_size_max
             ):
-                await self.log.append(Topic.SNAPSHOTS, self.partition, batch)
+                await self._keep(batch)
             kept = checkpoints.checkpoint_of(self.partition, position, facts)
-            entry = Entry(f"/{claim_id.hex()}".encode(), self.codec.encode(kept))
-            await self.log.append(Topic.SNAPSHOTS, self.partition, [entry])
-            # Only now: until the new position stands, the old snapshots are what a reader needs.
-            old = self._kept.replaced(state.run_id for state, _ in runs)
-            for i in range(0, len(old), TOMBSTONES_MAX):
-                gone = [Entry(key, None) for key in old[i : i + TOMBSTONES_MAX]]
-                await self.log.append(Topic.SNAPSHOTS, self.partition, gone)
-        except (RefoldError, OSError) as error:
+            await self._keep([Entry(f"/{label}".encode(), self.codec.encode(kept))])
+        except (RefoldError, OSError, TimeoutError) as error:
             self.books.dirty = {**dirty, **self.books.dirty}
+            self._kept.failed((state.run_id for state, _ in runs), label)
             self.warn("R016", None, f"no checkpoint could be written: {error}")
+            return
+        # Only now: until the new position stands, the old snapshots are what a reader needs.
+        old = self._kept.replaced((state.run_id for state, _ in runs), label)
+        try:
+            for i in range(0, len(old), TOMBSTONES_MAX):
+                await self._keep([Entry(key, None) for key in old[i : i + TOMBSTONES_MAX]])
+        except (RefoldError, OSError, TimeoutError) as error:
+            self.warn("R016", None, f"old snapshots could not be deleted: {error}")
+
+    async def _keep(self, entries: list[Entry]) -> None:
+        """Append to the snapshots. Raises what the log raises, also where its answer is unknown."""
+        async with asyncio.timeout(self.settings.append_timeout_ms / 1000):
+            ack = await self.log.append(Topic.SNAPSHOTS, self.partition, entries)
+        if ack.offset is None or ack.offset < 0:
+            told = f"it was acknowledged with offset {ack.offset}"
+            raise AppendUnknown(topic=Topic.SNAPSHOTS.value, partition=self.partition, reason=told)
 
     async def room(self) -> None:
         """Wait while more is queued than the log keeps up with: every queue has a limit."""
@@ -378,7 +392,7 @@ class PartitionOwner:
     # ---- what happens
 
     def start_new(self, run_id: str) -> None:
-        """A run was started by a command: its code begins from the tentative state at once."""
+        """A run was started by a command, and that is durable: its code begins."""
         if not self.draining:
             self.driver.begin(run_id)
 
