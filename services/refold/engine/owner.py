@@ -455,7 +455,7 @@ class PartitionOwner:
         self.warn(
             "R020",
             call.run_id,
-            f"{call.slot}: its thread runs on behind its deadline; no 'absent' is believed meanwhile",
+            f"{call.slot}: its thread outlives its deadline; no 'absent' is believed meanwhile",
         )
         self._on_overdue(call)
 
