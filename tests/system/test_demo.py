@@ -198,7 +198,7 @@ def test_a_demo_without_its_extra_names_it(tmp_path: Path) -> None:
     more = {"PYTHONPATH": str(tmp_path)}
     done = refold(tmp_path, "demo", "--json", code=2, more=more)
     error = json.loads(done.stdout.splitlines()[-1])["error"]
-    assert error["code"] == "R522"
+    assert error["code"] == "R531"
     assert "aiohttp" in error["message"]
     assert "refold[demo]" in error["next"]
 

@@ -61,7 +61,8 @@ def demo(
     an act and its record, shows what the record says before anybody works again, and starts
     another one. Exit 0 if the run completed and every effect was done exactly once.
     """
-    from refold_schemas.errors.cli import CommandAbsent, UsageRefused
+    from refold_schemas.errors.cli import UsageRefused
+    from refold_tools.demo.errors import ExtraMissing
 
     if name not in NAMES:
         raise UsageRefused(
@@ -72,7 +73,7 @@ def demo(
     if file is not None and name != NAMES[2]:
         raise UsageRefused(f"--file is played by {NAMES[2]}, not by {name}", "refold demo")
     if not _has_aiohttp():
-        raise CommandAbsent("demo", "aiohttp")
+        raise ExtraMissing("aiohttp")
     examples = find_examples()
     sys.path.insert(0, str(examples))
     try:
@@ -94,13 +95,13 @@ def _has_aiohttp() -> bool:
 
 def find_examples() -> Path:
     """The folder of the example applications: in the package of a wheel, else in the checkout."""
-    from refold_schemas.errors.cli import CommandAbsent
+    from refold_tools.demo.errors import ExtraMissing
 
     package = Path(__file__).resolve().parents[1]
     for folder in (package / "examples", package.parents[1] / "examples"):
         if (folder / "world" / "__main__.py").is_file():
             return folder
-    raise CommandAbsent("demo", "the folder of the examples")
+    raise ExtraMissing("the folder of its examples")
 
 
 def _run(work: Coroutine[Any, Any, dict[str, object]]) -> dict[str, object]:

@@ -18,3 +18,18 @@ class DemoStopped(RefoldError):
             next="repeat it with --log sqlite:///demo.db, then read `refold doctor` and "
             "`refold runs` with the same --log",
         )
+
+
+class ExtraMissing(RefoldError):
+    """The demo needs something that is not installed here."""
+
+    code: ClassVar[str] = "R531"
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, missing: str) -> None:
+        self.missing = missing
+        super().__init__(
+            f"refold demo needs {missing}, which is not installed",
+            kept="nothing was started",
+            next="install refold with its extra: pip install 'refold[demo]'",
+        )
