@@ -6,6 +6,7 @@ Source: design, section 3.3. What cannot be used is left aside; the fold does wi
 from collections.abc import AsyncIterator, Iterable
 
 from refold.log.port import Entry, Log, Record, Topic
+from refold.log.sizes import batch_size
 from refold_projections.fold import (
     Facts,
     Mark,
@@ -16,7 +17,7 @@ from refold_projections.fold import (
     to_snapshot,
 )
 from refold_schemas.codec import Codec, RecordHeader
-from refold_schemas.errors import HeaderUnreadable, UndecodableRecord
+from refold_schemas.errors import BatchTooLarge, HeaderUnreadable, UndecodableRecord
 from refold_schemas.snapshots import Checkpoint, RunSnapshot
 
 READ_BYTES = 4 << 20
@@ -51,16 +52,22 @@ def checkpoint_of(partition: int, position: Position, facts: Facts) -> Checkpoin
 
 
 def snapshot_batches(
-    codec: Codec, claim_id: bytes, runs: Iterable[tuple[RunState, Mark]], batch_size_max: int
+    codec: Codec, label: str, runs: Iterable[tuple[RunState, Mark]], batch_size_max: int
 ) -> Iterable[list[Entry]]:
-    """The snapshots of `runs` as batches. A run too large for one has none: it is folded again."""
+    """The snapshots of `runs` as batches, keyed `run_id/label`.
+
+    Raises BatchTooLarge for a run that does not fit into one: a position that does not have all
+    runs beside it would lose them.
+    """
     batch: list[Entry] = []
     size = 0
     for state, mark in runs:
-        key = f"{state.run_id}/{claim_id.hex()}".encode()
+        key = f"{state.run_id}/{label}".encode()
         value = codec.encode(to_snapshot(state, mark))
-        if len(key) + len(value) > batch_size_max:
-            continue
+        if (whole := batch_size([Entry(key, value)])) > batch_size_max:
+            raise BatchTooLarge(
+                topic=Topic.SNAPSHOTS.value, partition=-1, size=whole, size_max=batch_size_max
+            )
         if batch and size + len(value) > BATCH_BYTES:
             yield batch
             batch, size = [], 0
@@ -71,17 +78,37 @@ def snapshot_batches(
 
 
 class Kept:
-    """The keys in `ns.snapshots` that earlier claims wrote: deleted once a newer one stands."""
+    """The keys in `ns.snapshots` that stand: each is deleted once a newer one stands in its place.
+
+    No key is written twice (`label`): a copy of an older write that is stored late, or one whose
+    answer was lost, would else replace a newer snapshot, and the run would fall back behind the
+    position. `marks`: what the snapshot says that a run was restored from.
+    """
 
     def __init__(self) -> None:
         self.snapshots: dict[str, list[bytes]] = {}
         self.checkpoints: list[bytes] = []
+        self.marks: dict[str, Mark] = {}
+        self._count = 0
 
-    def replaced(self, run_ids: Iterable[str]) -> list[bytes]:
+    def label(self, claim_id: bytes) -> str:
+        """The end of the keys of the next checkpoint of this claim."""
+        self._count += 1
+        return f"{claim_id.hex()}.{self._count}"
+
+    def failed(self, run_ids: Iterable[str], label: str) -> None:
+        """These may or may not have been written; nobody needs them, a later one deletes them."""
+        self.checkpoints.append(f"/{label}".encode())
+        for run_id in run_ids:
+            self.snapshots.setdefault(run_id, []).append(f"{run_id}/{label}".encode())
+
+    def replaced(self, run_ids: Iterable[str], label: str) -> list[bytes]:
         """Keys that are not needed any more, now that these runs and the position were written."""
-        keys = [key for run_id in run_ids for key in self.snapshots.pop(run_id, ())]
-        keys += self.checkpoints
-        self.checkpoints = []
+        keys = self.checkpoints
+        self.checkpoints = [f"/{label}".encode()]
+        for run_id in run_ids:
+            keys += self.snapshots.get(run_id, ())
+            self.snapshots[run_id] = [f"{run_id}/{label}".encode()]
         return keys
 
 
@@ -113,7 +140,9 @@ async def load(log: Log, partition: int, codec: Codec) -> tuple[PartitionFold, K
         label = Mark(checkpoint.last_offset, checkpoint.last_claim_id, checkpoint.last_n)
         if not await reader.stands(label):
             continue
-        return await _restore(reader, checkpoint, newest, codec), kept_keys
+        fold = await _restore(reader, checkpoint, newest, codec)
+        kept_keys.marks = dict(fold.marks)
+        return fold, kept_keys
     return PartitionFold(codec), kept_keys
 
 

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 from refold.log.port import Entry, Log, Topic
 from refold_schemas.codec import KIND_REPORT, Codec, RecordHeader
-from refold_schemas.errors import RefoldError
 from refold_schemas.events import AttemptReported
 from refold_schemas.values import ErrorInfo, Value
 
@@ -21,10 +20,18 @@ class Reporter:
     """
 
     def __init__(
-        self, log: Log, codec: Codec, clock: "Clock", name: str, *, tries: int, wait_s: float = 0.2
+        self,
+        log: Log,
+        codec: Codec,
+        clock: "Clock",
+        name: str,
+        *,
+        tries: int,
+        wait_s: float = 0.2,
+        timeout_s: float = 10.0,
     ) -> None:
         self._log, self._codec, self._clock, self._name = log, codec, clock, name
-        self._tries, self._wait_s = tries, wait_s
+        self._tries, self._wait_s, self._timeout_s = tries, wait_s, timeout_s
         self._tasks: set[asyncio.Task[None]] = set()
         self.sent = 0
         self.lost = 0
@@ -58,8 +65,9 @@ class Reporter:
     async def _send(self, partition: int, entry: Entry) -> None:
         for attempt in range(self._tries):
             try:
-                ack = await self._log.append(Topic.EVENTS, partition, [entry])
-            except RefoldError:
+                async with asyncio.timeout(self._timeout_s):
+                    ack = await self._log.append(Topic.EVENTS, partition, [entry])
+            except Exception:  # whatever it was, silence too: it may be stored or not
                 ack = None
             if ack is not None and ack.offset is not None and ack.offset >= 0:
                 self.sent += 1
