@@ -409,7 +409,8 @@ class PartitionWatch:
         deeds = vendor.done(fact.run_id or "", event.slot)
         mine = [d for d in deeds if d.attempt == event.attempt]
         what = f"{event.slot} of {fact.run_id}: attempt {event.attempt} is reported {event.outcome}"
-        if event.outcome == "completed" and not deeds:
+        has_effect = slot is None or slot.has_effect
+        if event.outcome == "completed" and has_effect and not deeds:
             self.watch.journal.violate(f"{what}, but the far system never saw it")
         if event.outcome == "never_started" and mine:
             self.watch.journal.violate(f"{what}, but the far system has it")

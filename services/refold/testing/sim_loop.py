@@ -161,7 +161,8 @@ class SimProcess:
 
     def start(self, main: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
         """Run `main` in this process from its next turn on."""
-        return self.loop.create_task(main, name=self.name)
+        task: asyncio.Task[Any] = self.loop.create_task(main, name=self.name)
+        return task
 
     def freeze(self, duration_us: int, *, machine: bool = False) -> None:
         """Stop it for `duration_us`; with `machine` its monotonic clock stops too."""

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from refold.log.port import Entry, Topic
 from refold.testing.sim_app import RUNS
+from refold.testing.sim_shadow import ShadowSlot
 from refold.testing.sim_world import receipt
 from refold_schemas.commands import CancelRun, ResolveStep, RetryRun, StartRun
 from refold_schemas.values import encode_value
@@ -95,7 +96,7 @@ class Person:
             for slot in run.slots.values():
                 asked = slot.escalated and slot.outcome is None and slot.undecided()
                 if asked and self._patient(run_id, slot.name):
-                    self._settle(run_id, slot.name)
+                    self._settle(run_id, slot)
         simulation.universe.later(PERSON_LOOKS_US, self._look)
 
     def _patient(self, run_id: str, slot: str) -> bool:
@@ -109,12 +110,12 @@ class Person:
         del self._asked_us[run_id, slot]
         return True
 
-    def _settle(self, run_id: str, slot: str) -> None:
+    def _settle(self, run_id: str, slot: ShadowSlot) -> None:
         simulation = self.simulation
         vendor = simulation.vendor
-        if vendor.in_flight[run_id, slot] > 0:
+        if vendor.in_flight[run_id, slot.name] > 0:
             return
-        deeds = vendor.done(run_id, slot)
+        deeds = vendor.done(run_id, slot.name)
         self._said += 1
         result = None
         if deeds:
@@ -123,8 +124,8 @@ class Person:
             ResolveStep(
                 f"resolve-{self._said}",
                 run_id,
-                slot,
-                None,
+                slot.name,
+                slot.attempts[-1].number,
                 bool(deeds),
                 result,
                 "person",

@@ -1,12 +1,24 @@
 """All readers must agree: from the start, from a claim with run snapshots, and the owners."""
 
+from collections.abc import Coroutine
 from typing import Any
 
+from refold.engine import checkpoints
+from refold.log.memory import Faults, MemoryLog
 from refold.testing.sim_checks import PartitionWatch, Watch, states_at
 from refold_projections.fold import PartitionFold, RunState, from_snapshot, state_hash, to_snapshot
 
 CLAIMS_TRIED = 3
 """Readers that start at a claim, for each partition: at the first, a middle and the last one."""
+
+
+def _at_once(work: Coroutine[Any, Any, Any]) -> Any:
+    """The result of a coroutine that waits for nothing."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return end.value
+    raise RuntimeError("a read of the log in memory waited")
 
 
 def _same(state: RunState | None, due: RunState | None) -> bool:
@@ -51,6 +63,30 @@ class Readers:
                     self.watch.journal.violate(
                         f"{name}: its durable state of {run_id} at offset {offset_next} {told}"
                     )
+
+    def compare_takeover(self) -> None:
+        """What an owner would take over now, snapshots and tail, equals the fold from the start."""
+        broker, codec = self.watch.broker, self.watch.codec
+        faults, broker.faults = broker.faults, Faults()
+        try:
+            for partition in self.watch.partitions:
+                log = MemoryLog(f"memory://{broker.namespace}", broker=broker)
+                _at_once(log.open(create=False))
+                fold, _ = _at_once(checkpoints.load(log, partition.number, codec))
+                start = fold.position.offset_next
+                fold.apply_all(r for r in partition.stream.records if r.offset >= start)
+                self.watch.journal.counts["takeovers from a checkpoint"] += start > 0
+                for run_id, due in partition.fold.runs.items():
+                    if not _same(fold.runs.get(run_id), due):
+                        self.watch.journal.violate(
+                            f"a takeover from the position {start} sees another {run_id}"
+                        )
+                if fold.position != partition.fold.position:
+                    self.watch.journal.violate(
+                        f"a takeover from the position {start} ends elsewhere"
+                    )
+        finally:
+            broker.faults = faults
 
     def compare_all(self) -> None:
         """A reader that starts at a claim, with run snapshots, ends in the same state."""

@@ -73,6 +73,7 @@ class ShadowRun:
     result: Any = None
     cancelling: bool = False
     parked: str | None = None
+    early: set[tuple[bytes, int]] = field(default_factory=set)
     outcomes: int = 0
     events: int = 0
     negative: bool = False
@@ -163,11 +164,12 @@ class Shadow:
         slot.keys[event.generation] = event.effect_key
         if slot.arguments is None:
             slot.arguments = event.arguments
-        slot.attempts.append(
-            ShadowAttempt(
-                event.attempt, fact.claim, fact.n, fact.offset, event.timeout_ms, event.settle_ms
-            )
+        attempt = ShadowAttempt(
+            event.attempt, fact.claim, fact.n, fact.offset, event.timeout_ms, event.settle_ms
         )
+        if (fact.claim, fact.n) in run.early:  # its report was stored first
+            attempt.reports.add("never_started")
+        slot.attempts.append(attempt)
 
     def _on_StepCompleted(self, run: ShadowRun, event: Any, fact: Fact) -> None:
         slot = run.slots.get(event.slot)
@@ -225,9 +227,11 @@ class Shadow:
 
     def _on_AttemptReported(self, run: ShadowRun, event: Any, fact: Fact) -> None:
         slot = run.slots.get(event.slot)
-        for attempt in slot.attempts if slot else []:
-            if (attempt.claim, attempt.n) == (fact.claim, fact.n):
-                attempt.reports.add(event.outcome)
+        named = [a for a in slot.attempts if (a.claim, a.n) == (fact.claim, fact.n)] if slot else []
+        for attempt in named:
+            attempt.reports.add(event.outcome)
+        if not named and event.outcome == "never_started":
+            run.early.add((fact.claim, fact.n))
 
     def _on_EvidenceConflict(self, run: ShadowRun, event: Any, fact: Fact) -> None:
         if event.slot in run.slots:

@@ -143,6 +143,8 @@ class Simulation:
     def _poll(self) -> None:
         self.fleet.check()
         self.readers.compare_owners(self.fleet.owners())
+        if self.universe.now_us // 500_000 % 5 == 0:
+            self.readers.compare_takeover()
         self.quiet = self.calm and not self._open()
         self.universe.later(500_000, self._poll)
 
