@@ -13,7 +13,7 @@ from refold.client.history import HistoryRecord, read_history
 from refold.client.outbox import Outbox
 from refold.client.states import Progress, StateReader, claim_as_seen
 from refold.client.tail import Decision, PartitionTail, RunLife
-from refold.log import URL_DEFAULT, Log, open_log, partition_for
+from refold.log import URL_DEFAULT, Log, Topic, open_log, partition_for
 from refold_projections.fold import Boundary, Cancel, Ended, PartitionFold, RunState, boundary
 from refold_schemas.codec import Codec
 from refold_schemas.commands import CancelRun, Command, ResolveStep, RetryRun, StartRun
@@ -62,7 +62,8 @@ class BoundaryAt:
 
     `offset` is the next one to be read. `owner` is that of the latest claim that counts;
     `owner_lives` is None where nobody can say. `by_this_claim`: the run's last record is of that
-    claim, so its owner has looked at the run with the code that it has.
+    claim, so its owner has looked at the run with the code that it has. `commands_waiting`: offsets
+    of commands behind the last one that was decided there.
     """
 
     boundary: Boundary
@@ -73,6 +74,7 @@ class BoundaryAt:
     owner_lives: bool | None
     released: bool
     by_this_claim: bool
+    commands_waiting: int
 
 
 class Client:
@@ -281,6 +283,7 @@ class Client:
             raise RunUnknown(run_id, self._log.facts.namespace)
         owner_lives = await self.owner_lives(partition)
         claim_id = claim_as_seen(fold, owner_lives=owner_lives)
+        _, command_end = await self._log.bounds(Topic.COMMANDS, partition)
         return BoundaryAt(
             boundary(state, claim_id),
             state,
@@ -290,6 +293,7 @@ class Client:
             owner_lives,
             fold.facts.released,
             fold.marks[run_id].claim_id == fold.claim_id,
+            max(0, command_end - fold.position.command_next),
         )
 
     async def runs(

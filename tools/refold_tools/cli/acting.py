@@ -1,5 +1,6 @@
 """The commands that ask for something: start, resolve, retry and cancel. A worker decides them."""
 
+import uuid
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +22,16 @@ if TYPE_CHECKING:
     from refold.client import Client
 
 WITHIN_S = 10.0
+WITHIN_ALONE_S = 1.0
+"""Where nobody owns the partition; a worker that is just starting still gets the command."""
+
+
+async def _patience(client: "Client", run_id: str, within: float | None) -> timedelta:
+    """How long to wait for a decision on the run."""
+    if within is not None:
+        return timedelta(seconds=within)
+    alone = await client.owner_lives(client.partition_of(run_id)) is False
+    return timedelta(seconds=WITHIN_ALONE_S if alone else WITHIN_S)
 
 
 def start(
@@ -40,7 +51,7 @@ def start(
         bool,
         typer.Option("--wait", help="Wait for the run's end, or until it waits for somebody."),
     ] = False,
-    within: WithinOption = WITHIN_S,
+    within: WithinOption = None,
     by: ByOption = None,
     log: LogOption = None,
     as_json: JsonOption = False,
@@ -52,13 +63,15 @@ def start(
     data = read_json("--input", given)
 
     async def work(client: "Client") -> int:
+        from refold_schemas.values import check_run_id
         from refold_tools.cli.ending import finish, outcome_of
         from refold_tools.cli.output import print_json, say
 
         client.by = asker(by)
-        handle = await client.start(
-            name, data, run_id=run_id, version=version, within=timedelta(seconds=within)
-        )
+        wanted = run_id or str(uuid.uuid4())
+        check_run_id(wanted)
+        patience = await _patience(client, wanted, within)
+        handle = await client.start(name, data, run_id=wanted, version=version, within=patience)
         if not wait:
             if as_json:
                 status = (await handle.boundary()).status
@@ -90,7 +103,7 @@ def resolve(
             "--result", metavar="JSON|@FILE", help="With --happened: what the step returned."
         ),
     ] = None,
-    within: WithinOption = WITHIN_S,
+    within: WithinOption = None,
     by: ByOption = None,
     why: WhyOption = "",
     log: LogOption = None,
@@ -122,7 +135,7 @@ def resolve(
             result=data,
             by=asker(by),
             why=why,
-            within=timedelta(seconds=within),
+            within=await _patience(client, run_id, within),
         )
         verdict = "happened" if happened else "did not happen"
         return await _accepted(client, run_id, f"{slot} {verdict}", as_json=as_json)
@@ -143,7 +156,7 @@ def retry(
             help="Under the next generation of its effect key: providers replay stored failures.",
         ),
     ] = False,
-    within: WithinOption = WITHIN_S,
+    within: WithinOption = None,
     by: ByOption = None,
     why: WhyOption = "",
     log: LogOption = None,
@@ -158,7 +171,7 @@ def retry(
             fresh_key=fresh_key,
             by=asker(by),
             why=why,
-            within=timedelta(seconds=within),
+            within=await _patience(client, run_id, within),
         )
         return await _accepted(client, run_id, "it goes on", as_json=as_json)
 
@@ -167,7 +180,7 @@ def retry(
 
 def cancel(
     run_id: RunIdArgument,
-    within: WithinOption = WITHIN_S,
+    within: WithinOption = None,
     by: ByOption = None,
     why: WhyOption = "",
     log: LogOption = None,
@@ -176,7 +189,9 @@ def cancel(
     """End a run: nothing new starts, what is open is settled first, then it is cancelled."""
 
     async def work(client: "Client") -> int:
-        await client.cancel(run_id, by=asker(by), why=why, within=timedelta(seconds=within))
+        await client.cancel(
+            run_id, by=asker(by), why=why, within=await _patience(client, run_id, within)
+        )
         return await _accepted(client, run_id, "its end is recorded as asked for", as_json=as_json)
 
     return ask(log, work)

@@ -2,17 +2,20 @@
 
 import asyncio
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from refold_tools.cli.options import JsonOption, LogOption
 
+if TYPE_CHECKING:
+    from refold_schemas.registry import FileRegistry
+
 namespace = typer.Typer(
     help="Make or show a namespace of a log.", no_args_is_help=True, add_completion=False
 )
 schemas = typer.Typer(
-    help="List or show the schemas of the records.", no_args_is_help=True, add_completion=False
+    help="List, show or check the schemas of the records.", no_args_is_help=True, add_completion=False
 )
 
 
@@ -76,17 +79,68 @@ async def _namespace(given: str | None, *, create: bool, as_json: bool) -> int:
 
 @schemas.command("list")
 def list_schemas(as_json: JsonOption = False) -> int:
-    """List the record types: id, name, version."""
-    from refold_schemas.registry import FileRegistry
+    """List the record types: id, name, version, fingerprints of the canonical form."""
+    from refold_schemas.registry import FileRegistry, fingerprint
     from refold_tools.cli.output import print_json, table
 
     registry = FileRegistry()
-    rows = [(one, *registry.name_version(one)) for one in registry.all_ids()]
+    rows = [
+        {
+            "id": one,
+            "name": registry.name_version(one)[0],
+            "version": registry.name_version(one)[1],
+            "sha256": registry.fingerprint(one),
+            "rabin": fingerprint(registry.schema(one), "CRC-64-AVRO"),
+        }
+        for one in registry.all_ids()
+    ]
     if as_json:
-        print_json({"schemas": [{"id": one, "name": name, "version": v} for one, name, v in rows]})
+        print_json({"schemas": rows})
     else:
-        table(["ID", "NAME", "VERSION"], ([str(one), name, str(v)] for one, name, v in rows), {})
+        columns = ["ID", "NAME", "VERSION", "RABIN", "SHA-256"]
+        keys = ("id", "name", "version", "rabin", "sha256")
+        table(columns, ([str(row[key]) for key in keys] for row in rows), {})
     return 0
+
+
+@schemas.command("check")
+def check_schemas(as_json: JsonOption = False) -> int:
+    """Check files, ids, fingerprints, and that all versions of a record can read each other."""
+    from refold_schemas.registry import FileRegistry
+    from refold_tools.cli.output import print_json, say
+
+    registry = FileRegistry()
+    found = schema_problems(registry)
+    names = {registry.name_version(one)[0] for one in registry.all_ids()}
+    if as_json:
+        print_json({"schemas": len(registry.all_ids()), "records": len(names), "problems": found})
+        return 1 if found else 0
+    for problem in found:
+        say(problem, "bold red")
+    said = f"{len(found)} problem(s)" if found else "all as released, FULL_TRANSITIVE"
+    say(f"{len(registry.all_ids())} schemas of {len(names)} records: {said}")
+    return 1 if found else 0
+
+
+def schema_problems(registry: "FileRegistry") -> list[str]:
+    """What is wrong with a registry's files, one sentence each. Raises RegistryUnreadable."""
+    from refold_schemas.errors import RegistryUnreadable, SchemaChanged
+    from refold_schemas.registry import incompatibilities
+
+    found = [f"{path} has no id in ids.json" for path in registry.files_without_id()]
+    versions: dict[str, dict[int, Any]] = {}
+    for one in registry.all_ids():
+        name, version = registry.name_version(one)
+        try:
+            versions.setdefault(name, {})[version] = registry.schema(one)
+        except (RegistryUnreadable, SchemaChanged) as error:
+            found.append(error.message)
+    for name, schemas in versions.items():
+        found += (
+            f"{name}: version {one.reader} cannot read version {one.writer} ({one.reason})"
+            for one in incompatibilities(schemas)
+        )
+    return found
 
 
 @schemas.command("show")

@@ -24,12 +24,14 @@ ByOption = Annotated[
 ]
 WhyOption = Annotated[str, typer.Option("--why", metavar="TEXT", help="Why, for the record.")]
 WithinOption = Annotated[
-    float,
+    float | None,
     typer.Option(
         "--within",
         metavar="SECONDS",
         min=0.0,
-        help="How long to wait for a worker's decision; the command itself stays in the log.",
+        help="How long to wait for a worker's decision; the command itself stays in the log. "
+        "Default: 10 s, 1 s where no worker is alive.",
+        show_default=False,
     ),
 ]
 RunIdArgument = Annotated[str, typer.Argument(metavar="RUN_ID", help="The run.")]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 LOOK_S = 2.0
 """How long after its claim an owner has to look at a parked run before it counts as stopped."""
+LOOK_AGAIN = timedelta(milliseconds=100)
 
 
 def run(
@@ -183,10 +184,14 @@ class _Run:
         while True:
             seen = await client.boundary_at(self.run_id)
             bound = seen.boundary
-            if bound.status in ("completed", "failed", "cancelled") or bound.needs == "person":
+            if bound.status in ("completed", "failed", "cancelled"):
                 return
             within = None
-            if bound.needs == "code":
+            if seen.commands_waiting:  # one of them may be the person's word
+                within = LOOK_AGAIN
+            elif bound.needs == "person":
+                return
+            elif bound.needs == "code":
                 # Parked by other code, perhaps: whoever owns it now compares with what it has.
                 left_s = LOOK_S - (loop.time() - (self.claimed_at or begun))
                 if left_s <= 0 or (seen.by_this_claim and self.claimed_at is not None):

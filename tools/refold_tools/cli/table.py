@@ -80,7 +80,9 @@ COMMANDS = (
     ),
     Entry("namespace", "refold_tools.cli.keeping:namespace", "Make or show a namespace of a log."),
     Entry(
-        "schemas", "refold_tools.cli.keeping:schemas", "List or show the schemas of the records."
+        "schemas",
+        "refold_tools.cli.keeping:schemas",
+        "List, show or check the schemas of the records.",
     ),
     Entry(
         "bench",

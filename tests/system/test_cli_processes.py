@@ -1,0 +1,443 @@
+"""The real `refold` in processes of its own: killed, resolved, resumed, stopped, restarted."""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+SHOP = """
+import asyncio
+import os
+from datetime import timedelta
+
+from pydantic import BaseModel
+
+from refold import App, Effect, NotDone, Policy, RunContext
+
+app = App("shop")
+
+
+class Order(BaseModel):
+    id: str
+    pence: int = 4160
+
+
+@app.step(policy=Policy.RE_EXECUTABLE)
+async def load(order_id: str) -> dict:
+    return {"id": order_id}
+
+
+@app.step(policy=Policy.ESCALATE)
+async def charge(fx: Effect, order_id: str, pence: int) -> str:
+    with open("charged.txt", "a") as ledger:
+        ledger.write(fx.key + "\\n")
+    while os.path.exists("hang"):
+        await asyncio.sleep(0.02)
+    if pence == 0:
+        raise NotDone("nothing to charge")
+    return f"charge-{order_id}"
+
+
+@app.step(policy=Policy.RE_EXECUTABLE)
+def mail(order_id: str) -> str:
+    return f"told {order_id}"
+
+
+@app.run("shop", plan=["load", "charge", "mail"])
+async def shop(ctx: RunContext, order: Order) -> str:
+    loaded = await ctx.step(load, order.id)
+    await ctx.step(charge, loaded["id"], order.pence)
+    return await ctx.step(mail, order.id)
+
+
+@app.run("sleeper")
+async def sleeper(ctx: RunContext) -> None:
+    await ctx.sleep(timedelta(days=9))
+"""
+REFOLD = [sys.executable, "-m", "refold_tools.cli"]
+PATIENCE_S = 30.0
+
+
+class Child:
+    """A process whose lines are read as they come, so that no wait can hang and no pipe fills."""
+
+    def __init__(self, command: list[str], folder: Path, environment: dict[str, str]) -> None:
+        self.process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.lines: queue.Queue[str] = queue.Queue()
+        self.out: list[str] = []
+        self.err: list[str] = []
+        self._readers = [
+            threading.Thread(target=self._read, args=(self.process.stdout, self.out)),
+            threading.Thread(target=self._read, args=(self.process.stderr, self.err)),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _read(self, stream: IO[str], kept: list[str]) -> None:
+        with stream:
+            for line in stream:
+                kept.append(line)
+                self.lines.put(line)
+
+    def says(self, word: str) -> None:
+        """Return when a line that holds `word` has come since the last call."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                if word in self.lines.get(timeout=max(0.0, deadline - time.monotonic())):
+                    return
+            except queue.Empty:
+                raise AssertionError(f"no {word!r} in\n{self.out}\n{self.err}") from None
+
+    def end(self, number: signal.Signals) -> int:
+        """Send the signal and return the exit code."""
+        self.process.send_signal(number)
+        code = self.process.wait(PATIENCE_S)
+        for reader in self._readers:
+            reader.join(PATIENCE_S)
+        return code
+
+
+@dataclass
+class Project:
+    """A working directory with an app and a log, and the processes that were started in it."""
+
+    folder: Path
+    children: list[Child] = field(default_factory=list)
+
+    def call(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """Run `refold` to its end; its exit code is as expected."""
+        done = subprocess.run(
+            [*REFOLD, *arguments],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        assert done.returncode == code, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr
+        return done
+
+    def json(self, *arguments: str, code: int = 0) -> dict[str, Any]:
+        """The JSON on the last line of stdout."""
+        lines = self.call(*arguments, "--json", code=code).stdout.splitlines()
+        answer: dict[str, Any] = json.loads(lines[-1])
+        return answer
+
+    def begin(self, *arguments: str) -> Child:
+        """Start `refold` and leave it running."""
+        child = Child([*REFOLD, *arguments], self.folder, self.environment)
+        self.children.append(child)
+        return child
+
+    def worker(self) -> Child:
+        """A worker that has claimed its partition."""
+        child = self.begin("worker", "shop:app", "--json")
+        child.says('"claimed"')
+        return child
+
+    @property
+    def environment(self) -> dict[str, str]:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("REFOLD_")}
+        return {**kept, "PYTHONUNBUFFERED": "1"}
+
+    @property
+    def charges(self) -> list[str]:
+        """The effect keys under which the step acted."""
+        ledger = self.folder / "charged.txt"
+        return ledger.read_text().split() if ledger.exists() else []
+
+    def hang(self, *, on: bool) -> None:
+        """Let the step act and then not return."""
+        if on:
+            (self.folder / "hang").touch()
+        else:
+            (self.folder / "hang").unlink()
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    (tmp_path / "shop.py").write_text(SHOP)
+    made = Project(tmp_path)
+    yield made
+    for child in made.children:
+        if child.process.poll() is None:
+            child.end(signal.SIGKILL)
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {PATIENCE_S} s: {what}"
+        time.sleep(0.02)
+
+
+def killed_while_charging(project: Project) -> None:
+    """A run whose worker was killed after it acted and before it recorded that."""
+    project.call("namespace", "create")
+    project.hang(on=True)
+    worker = project.worker()
+    project.call("start", "shop", "--input", '{"id": "o1"}', "--run-id", "r1")
+    until(lambda: project.charges, "the step acts")
+    worker.end(signal.SIGKILL)
+    project.hang(on=False)
+
+
+# ---- run
+
+
+def test_run_does_all_of_it_and_comes_back_with_the_result(project: Project) -> None:
+    arguments = ("run", "shop:app", "shop", "--input", '{"id": "o1"}', "--run-id", "r1")
+    done = project.call(*arguments)
+    assert done.stdout == '"told o1"\n'
+    assert "made the log sqlite:///.refold/log.db" in done.stderr
+    again = project.json(*arguments)
+    assert again == {
+        "run_id": "r1",
+        "status": "completed",
+        "result": "told o1",
+        "sentence": "three steps complete, the run completed",
+    }
+    assert len(project.charges) == 1
+    other = (*arguments[:4], '{"id": "o2"}', *arguments[5:])
+    error = project.json(*other, code=2)["error"]
+    assert error["code"] == "R505"
+    assert ".id 'o1' → 'o2'" in error["message"]
+
+
+def test_a_failed_run_is_exit_one_with_its_error(project: Project) -> None:
+    (project.folder / "order.json").write_text('{"id": "o1", "pence": 0}')
+    answer = project.json(
+        "run", "shop:app", "shop", "--input", "@order.json", "--run-id", "r1", code=1
+    )
+    assert set(answer) == {"run_id", "status", "error", "sentence"}
+    assert (answer["status"], answer["error"]["code"]) == ("failed", "R501")
+    assert "NotDone: nothing to charge" in answer["error"]["message"]
+
+
+def test_run_resumes_what_a_killed_worker_left_and_stops_for_a_person(project: Project) -> None:
+    killed_while_charging(project)
+    arguments = ("run", "shop:app", "shop", "--input", '{"id": "o1"}', "--run-id", "r1")
+    stopped = project.call(*arguments, "--json", code=3)
+    answer = json.loads(stopped.stdout.splitlines()[-1])
+    assert set(answer) == {"run_id", "status", "error", "sentence"}
+    assert (answer["status"], answer["error"]["code"]) == ("in_doubt", "R519")
+    assert "refold resolve r1 'charge#1' --happened" in answer["error"]["next"]
+    first = stopped.stderr.splitlines()[0]
+    assert first.startswith("resuming r1: one step complete, charge in doubt since ")
+    assert first.endswith(", two steps remaining")
+    # Nobody is there to take the word; it waits in the log, and the next `refold run` takes it.
+    project.call("resolve", "r1", "charge#1", "--happened", "--result", '"charge-9"', code=3)
+    resumed, result = project.call(*arguments).stdout.splitlines()
+    assert resumed == first
+    assert result == '"told o1"'
+    assert len(project.charges) == 1
+
+
+def test_run_waits_where_somebody_else_owns_the_partition(project: Project) -> None:
+    project.call("namespace", "create")
+    worker = project.worker()
+    answer = project.json("run", "shop:app", "shop", "--input", '{"id": "o1"}', "--run-id", "r1")
+    assert (answer["status"], answer["result"]) == ("completed", "told o1")
+    claims = [one for one in history(project, "r1") if one["event"] == "PartitionClaimed"]
+    assert claims == [], "the run stayed with the worker that owned the partition"
+    assert worker.end(signal.SIGTERM) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_hands_the_partition_over(project: Project, number: signal.Signals) -> None:
+    running = project.begin("run", "shop:app", "sleeper", "--run-id", "r1", "--json")
+    running.says("claimed")
+    until(lambda: status(project, "r1") == "waiting", "the run sleeps")
+    assert running.end(number) == 3
+    answer = json.loads(running.out[-1])
+    assert (answer["status"], answer["error"]["code"]) == ("waiting", "R524")
+    assert "released by" in project.call("doctor").stdout
+
+
+def status(project: Project, run_id: str) -> str | None:
+    done = subprocess.run(
+        [*REFOLD, "boundary", run_id, "--json"],
+        cwd=project.folder,
+        env=project.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found: str | None = json.loads(done.stdout.splitlines()[-1]).get("status")
+    return found
+
+
+def history(project: Project, run_id: str) -> list[dict[str, Any]]:
+    records: list[dict[str, Any]] = project.json("history", run_id)["records"]
+    return records
+
+
+# ---- worker
+
+
+def test_a_killed_worker_leaves_a_step_in_doubt_that_a_person_resolves(project: Project) -> None:
+    killed_while_charging(project)
+    seen = project.json("boundary", "r1")
+    assert (seen["status"], [one["slot"] for one in seen["in_doubt"]]) == ("in_doubt", ["charge#1"])
+    assert seen["in_doubt"][0]["effect_key"] == project.charges[0]
+    assert seen["remaining"] == ["charge", "mail"]
+    why = project.json("why", "r1")
+    assert "No live worker owns its partition now" in why["text"]
+    worker = project.worker()
+    until(lambda: project.json("boundary", "r1")["needs"] == "person", "the policy asks a person")
+    project.call("doctor", code=1)
+    answer = project.json("resolve", "r1", "charge#2", "--did-not-happen", code=2)
+    assert answer["error"]["code"] == "R508"
+    project.call(
+        *("resolve", "r1", "charge#1", "--happened", "--result", '"charge-o1"'),
+        *("--by", "ada", "--why", "seen in the bank"),
+    )
+    until(lambda: status(project, "r1") == "completed", "the run ends")
+    resolved = [one for one in history(project, "r1") if one["event"] == "StepResolved"]
+    assert "ada says it happened" in resolved[0]["what"]
+    assert "(seen in the bank)" in resolved[0]["what"]
+    assert len(project.charges) == 1
+    assert project.json("doctor")["ok"]
+    assert worker.end(signal.SIGINT) == 0
+    assert json.loads(worker.out[-1])["stopped"] is True
+
+
+def test_a_command_waits_in_the_log_for_a_worker(project: Project) -> None:
+    project.call("namespace", "create")
+    error = project.json(
+        *("start", "shop", "--input", '{"id": "o1"}', "--run-id", "r1", "--within", "0.2"), code=3
+    )["error"]
+    assert error["code"] == "R512"
+    assert "1 command(s) wait and no live worker" in project.call("doctor", code=1).stdout
+    project.worker()
+    waited = project.json("start", "shop", "--input", '{"id": "o1"}', "--run-id", "r1", "--wait")
+    assert waited["result"] == "told o1"
+    assert len(project.charges) == 1
+
+
+def test_a_run_is_cancelled_and_a_failed_one_is_retried(project: Project) -> None:
+    project.call("namespace", "create")
+    project.worker()
+    project.call("start", "sleeper", "--run-id", "r1")
+    project.call("cancel", "r1", "--why", "no longer wanted")
+    until(lambda: status(project, "r1") == "cancelled", "the run is cancelled")
+    project.call("start", "shop", "--input", '{"id": "o1", "pence": 0}', "--run-id", "r2")
+    until(lambda: status(project, "r2") == "failed", "the run fails")
+    project.call("retry", "r2", "--fresh-key")
+    until(lambda: len(project.charges) == 2, "the step is tried again")
+    assert len(set(project.charges)) == 2, "under a fresh key"
+    listed = project.json("runs")["runs"]
+    assert {one["run_id"] for one in listed} == {"r1", "r2"}
+
+
+def test_a_worker_never_makes_a_log(project: Project) -> None:
+    assert project.json("worker", "shop:app", code=4)["error"]["code"] == "R304"
+    assert not (project.folder / ".refold").exists()
+
+
+def test_a_log_of_another_app_is_not_served(project: Project) -> None:
+    project.call("run", "shop:app", "shop", "--input", '{"id": "o1"}', "--run-id", "r1")
+    (project.folder / "other.py").write_text(SHOP.replace('App("shop")', 'App("other")'))
+    done = project.call("worker", "other:app", code=project_refuses())
+    assert "belongs to app 'shop', not 'other'" in done.stderr
+
+
+def project_refuses() -> int:
+    from refold.engine.ending import ClaimRefused
+
+    return ClaimRefused.exit_code
+
+
+def test_changed_code_diverges_and_matching_code_goes_on(project: Project) -> None:
+    killed_while_charging(project)
+    changed = SHOP.replace("order.pence)\n", "order.pence + 450)\n")
+    (project.folder / "shop.py").write_text(changed)
+    arguments = ("run", "shop:app", "shop", "--input", '{"id": "o1"}', "--run-id", "r1")
+    answer = project.json(*arguments, code=3)
+    assert answer["status"] == "diverged"
+    assert "charge: argument pence 4160 → 4610" in answer["sentence"]
+    (project.folder / "shop.py").write_text(SHOP)
+    answer = project.json(*arguments, code=3)
+    assert answer["status"] == "in_doubt"
+    assert len(project.charges) == 1
+
+
+# ---- dev
+
+
+def test_dev_restarts_its_worker_when_the_code_changes(project: Project) -> None:
+    developing = project.begin("dev", "shop:app", "--json")
+    developing.says('"claimed"')
+    started = ("start", "shop", "--input", '{"id": "o1"}', "--wait")
+    assert project.json(*started, "--run-id", "r1")["result"] == "told o1"
+    changed = SHOP.replace('f"told {order_id}"', 'f"informed {order_id}"')
+    (project.folder / "shop.py").write_text(changed)
+    developing.says('"claimed"')
+    assert project.json(*started, "--run-id", "r2")["result"] == "informed o1"
+    assert developing.end(signal.SIGINT) == 0
+    assert "dev: changed: shop.py; restarting the worker\n" in developing.err
+
+
+# ---- at the edge
+
+
+def test_a_reader_that_goes_away_is_no_error(project: Project) -> None:
+    project.call("run", "shop:app", "shop", "--input", '{"id": "o1"}', "--run-id", "r1")
+    script = f"{sys.executable} -m refold_tools.cli history r1 | head -1"
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=project.folder,
+        env=project.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == ""
+    assert len(done.stdout.splitlines()) == 1
+
+
+def test_completion_scripts_are_printed(project: Project) -> None:
+    done = subprocess.run(
+        [*REFOLD, "--show-completion", "bash"],
+        cwd=project.folder,
+        env=project.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    script = done.stdout
+    assert "_REFOLD_COMPLETE" in script or "bash" in (script + done.stderr)
+    completing = subprocess.run(
+        REFOLD,
+        cwd=project.folder,
+        env={
+            **project.environment,
+            "_REFOLD_COMPLETE": "complete_bash",
+            "COMP_WORDS": "refold bou",
+            "COMP_CWORD": "1",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert completing.stdout.split() == ["boundary"]
