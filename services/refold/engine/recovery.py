@@ -156,14 +156,14 @@ def believe_in_ms(
     ended_boot_ms: dict[int, int],
     running: frozenset[int],
 ) -> int:
-    """Milliseconds until "absent" may be believed of the slot's key; 0 or less: now.
+    """Milliseconds until "absent" may be believed of the slot's key; 0 or less: so long ago.
 
     An attempt of the current claim counts `settle` from its own end (`ended_boot_ms` by number),
     never from the claim; one of an earlier claim counts `(timeout + settle) * 1.01` from the
     acknowledgement of *our* claim, on our boot clock, never from a wall time in the log. Over all
     unsettled attempts, with their recorded timeouts. While a call still runs: at least a second.
     """
-    until = boot_ms
+    until = claimed_boot_ms
     for attempt in slot.unsettled:
         if attempt.claim_id == claim_id:
             ended = ended_boot_ms.get(attempt.number, boot_ms)  # not ended: not yet
