@@ -1,6 +1,7 @@
 """The commands that look at code, at a namespace and at schemas, and what they are given."""
 
 import json
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +12,12 @@ import pytest
 from refold.log import URL_DEFAULT
 from refold.settings import LOG_DEFAULT, load_settings, log_url, time_zone
 from refold_schemas.errors.cli import InputUnreadable, SettingInvalid
+from refold_schemas.registry import FileRegistry, fingerprint
+from refold_schemas.registry.files import PACKAGE
 from refold_tools.cli import main
 from refold_tools.cli.hosting import snapshot
 from refold_tools.cli.inputs import read_json
+from refold_tools.cli.keeping import schema_problems
 from refold_tools.cli.plain import untagged
 
 Capture = pytest.CaptureFixture[str]
@@ -276,7 +280,8 @@ def test_a_namespace_is_made_once_and_shown(capsys: Capture, tmp_path: Path) -> 
 
 def test_schemas_are_listed_and_shown(capsys: Capture) -> None:
     listed = answered(capsys, "schemas", "list")["schemas"]
-    assert {"id", "name", "version"} == set(listed[0])
+    assert {"id", "name", "version", "sha256", "rabin"} == set(listed[0])
+    assert (len(listed[0]["sha256"]), len(listed[0]["rabin"])) == (64, 16)
     names = [one["name"] for one in listed]
     assert "refold.events.StepIntended" in names
     shown = answered(capsys, "schemas", "show", "StepIntended")
@@ -289,6 +294,38 @@ def test_schemas_are_listed_and_shown(capsys: Capture) -> None:
     assert answered(capsys, "schemas", "show", "StepIntnded", code=2)["error"]["code"] == "R521"
     assert main(["schemas", "show", "StepIntended"]) == 0
     assert json.loads(capsys.readouterr().out)["type"] == "record"
+
+
+def test_schemas_are_checked(capsys: Capture, tmp_path: Path) -> None:
+    checked = answered(capsys, "schemas", "check")
+    assert checked["problems"] == []
+    assert checked["schemas"] >= checked["records"] > 20
+    assert main(["schemas", "check"]) == 0
+    assert "all as released, FULL_TRANSITIVE" in capsys.readouterr().out
+    for room in ("events", "commands", "snapshots"):
+        shutil.copytree(PACKAGE / room / "avro", tmp_path / room / "avro")
+    ids = json.loads((PACKAGE / "registry" / "ids.json").read_text())
+    avro = tmp_path / "events" / "avro"
+    two = json.loads((avro / "TimerFired.v1.avsc").read_text())
+    two["fields"].append({"name": "why", "type": "string"})
+    (avro / "TimerFired.v2.avsc").write_text(json.dumps(two))
+    ids["refold.events.TimerFired"]["2"] = {"id": 1999, "fingerprint": fingerprint(two)}
+    (avro / "StepFailed.v1.avsc").write_text((avro / "StepFailed.v1.avsc").read_text()[:-9])
+    shutil.copy(avro / "TimerCancelled.v1.avsc", avro / "TimerCancelled.v2.avsc")
+    changed = json.loads((avro / "RunFailed.v1.avsc").read_text())
+    changed["fields"] = []
+    (avro / "RunFailed.v1.avsc").write_text(json.dumps(changed))
+    (tmp_path / "registry").mkdir()
+    (tmp_path / "registry" / "ids.json").write_text(json.dumps(ids))
+    problems = schema_problems(FileRegistry(tmp_path))
+    assert len(problems) == 4
+    for said in (
+        "events/avro/TimerCancelled.v2.avsc has no id",
+        "StepFailed.v1.avsc",
+        "refold.events.RunFailed version 1, has changed",
+        "refold.events.TimerFired: version 2 cannot read version 1",
+    ):
+        assert any(said in problem for problem in problems)
 
 
 # ---- settings

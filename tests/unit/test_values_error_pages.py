@@ -1,4 +1,4 @@
-"""The pages of R101 to R206 show exactly what a person sees."""
+"""The pages of R101 to R207 show exactly what a person sees."""
 
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from refold_schemas.errors import (
     HeaderUnreadable,
     RefoldError,
     RegistryUnreadable,
+    SchemaChanged,
     SchemaMismatch,
     UndecodableRecord,
     UnknownSchemaId,
@@ -36,6 +37,7 @@ EXAMPLES: list[RefoldError] = [
     HeaderUnreadable("it has 12 bytes, not 50"),
     RegistryUnreadable("…/registry/ids.json: id 1007 is given twice"),
     UnknownSchemaName("refold.events.TimerFired", 2),
+    SchemaChanged("refold.events.TimerFired", 1, schema_id=1014, pinned="1a" * 32, found="2b" * 32),
 ]
 
 

@@ -1,6 +1,6 @@
 """Strict Avro encoding, framing, the record header."""
 
-from refold_schemas.codec.codec import Codec, Message, decode_with, encode_with
+from refold_schemas.codec.codec import Codec, Message, decode_with
 from refold_schemas.codec.header import (
     HEADER_NAME,
     HEADER_SIZE,
@@ -20,5 +20,4 @@ __all__ = [
     "Message",
     "RecordHeader",
     "decode_with",
-    "encode_with",
 ]

@@ -1,13 +1,14 @@
 """Messages to framed Avro bytes and back: `0x00`, schema id (4 bytes big-endian), body."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
+from refold_schemas.codec import resolving
+from refold_schemas.codec.bounds import Broken
 from refold_schemas.codec.classes import CLASSES
-from refold_schemas.codec.quick import QuickCompiler
-from refold_schemas.codec.reading import CUT, Broken, Read, ReaderCompiler
-from refold_schemas.codec.shapes import Record, Shape, shape_of
-from refold_schemas.codec.writing import Classes, Unfit, Write, WriterCompiler
+from refold_schemas.codec.quick import quick_reader
+from refold_schemas.codec.resolving import Unresolved
+from refold_schemas.codec.writing import Classes, Unfit, Write, strict_writer
 from refold_schemas.commands import Command
 from refold_schemas.errors import (
     SchemaMismatch,
@@ -18,6 +19,7 @@ from refold_schemas.errors import (
 from refold_schemas.events import Event
 from refold_schemas.events.upcasts import UPCASTS, Upcast
 from refold_schemas.registry import Registry
+from refold_schemas.registry.avro import Parsed, parse
 from refold_schemas.snapshots import Checkpoint, RunSnapshot
 
 Message = Event | Command | RunSnapshot | Checkpoint
@@ -98,135 +100,110 @@ class Codec:
         except UnknownSchemaName:
             raise SchemaMismatch(cls.__qualname__, "", "it is no message of its own") from None
         try:
-            write = WriterCompiler(self._classes).compile(
-                shape_of(self._registry.schema(schema_id))
-            )
+            write = strict_writer(parse(self._registry.schema(schema_id)), self._classes)
         except Unfit as unfit:
             raise _mismatch(cls.__name__, unfit) from None
         return bytes([FRAME_MAGIC]) + schema_id.to_bytes(4, "big"), write
 
     def _reader(self, schema_id: int) -> Callable[[bytes], Any]:
         name, version = self._registry.name_version(schema_id)
-        shape = shape_of(self._registry.schema(schema_id))
         newest_id = self._registry.id_of(name)
-        if newest_id == schema_id:
-            if name not in self._classes:
-                raise UndecodableRecord(f"{name} is no message", schema_id=schema_id)
-            return self._whole(shape, schema_id, name)
-        return self._old_reader(schema_id, name, version, newest_id)
+        if name not in self._classes:
+            raise UndecodableRecord(f"{name} is no message", schema_id=schema_id)
+        quick = quick_reader(parse(self._registry.schema(newest_id)), self._classes)
+        hops = tuple(self._hops(name, version, self._registry.name_version(newest_id)[1]))
 
-    def _whole(self, shape: Shape, schema_id: int, name: str) -> Callable[[bytes], Any]:
-        checked = _whole(ReaderCompiler(self._classes).compile(shape), schema_id, name)
-        if not isinstance(shape, Record):
-            return checked
-        quick = QuickCompiler(self._classes).compile(shape)
+        def read_checked(data: bytes) -> Any:
+            body = data[FRAME_SIZE:]
+            try:
+                for hop in hops:
+                    body = hop.take(body)
+            except (Broken, Unresolved) as error:
+                where = getattr(error, "path", "")
+                raise UndecodableRecord(
+                    f"{name.rpartition('.')[2]}{where}: {error}", schema_id=schema_id
+                ) from None
+            try:
+                return quick(body, 0)[0]
+            except (TypeError, ValueError) as error:
+                raise UndecodableRecord(
+                    f"{self._classes[name].__name__} refuses it ({error})", schema_id=schema_id
+                ) from error
 
         def read(data: bytes) -> Any:
             try:
                 value, end = quick(data, FRAME_SIZE)
                 if end == len(data):
                     return value
-            except Exception:  # whatever it was, the checked reader finds it and says it
+            except Exception:  # whatever it was, the checked way finds it and says it
                 pass
-            return checked(data)
+            return read_checked(data)
 
-        return read
+        return read if newest_id == schema_id else read_checked
 
-    def _old_reader(
-        self, schema_id: int, name: str, version: int, newest_id: int
-    ) -> Callable[[bytes], Any]:
-        _, newest = self._registry.name_version(newest_id)
-        steps = []
-        for step in range(version, newest):
-            upcast = self._upcasts.get((name, step))
+    def _hops(self, name: str, version: int, newest: int) -> Iterator["_Hop"]:
+        def schema(number: int) -> Parsed:
+            return parse(self._registry.schema(self._registry.id_of(name, number)))
+
+        while True:
+            steps = (one for one in range(version, newest) if (name, one) in self._upcasts)
+            reached = next(steps, newest)
+            writer = schema(version)
+            reader = writer if reached == version else schema(reached)
+            upcast = self._upcasts.get((name, reached))
             if upcast is None:
-                raise UndecodableRecord(
-                    f"{name} version {version} has no upcast from {step} to {step + 1}",
-                    schema_id=schema_id,
-                )
-            steps.append(upcast)
-        old = shape_of(self._registry.schema(schema_id))
-        new = shape_of(self._registry.schema(newest_id))
-        read_old = _whole(ReaderCompiler({}).compile(old), schema_id, name)
-        # through strict bytes: an upcast that forgets a field is caught here, with its name
-        write_new = WriterCompiler({}).compile(new)
-        read_new = self._whole(new, newest_id, name)
+                yield _Hop(writer, reader, None, reader, version, reached)
+                return
+            version = reached + 1
+            yield _Hop(writer, reader, upcast, schema(version), reached, version)
+            if version == newest:
+                return
 
-        def read(data: bytes) -> Any:
-            record = read_old(data)
-            for upcast in steps:
-                record = upcast(record)
-            out = bytearray(FRAME_SIZE)
-            try:
-                write_new(record, out)
-            except Unfit as unfit:
-                raise UndecodableRecord(
-                    f"its upcast does not fit version {newest}: {unfit.path[1:]} {unfit.reason}",
-                    schema_id=schema_id,
-                ) from None
-            return read_new(bytes(out))
 
-        return read
+class _Hop(NamedTuple):
+    """From the bytes of one version to those of a later one: Avro's resolution, then an upcast.
+
+    Versions without an upcast between them are one hop: a new field has its schema's default.
+    """
+
+    writer: Parsed
+    reader: Parsed
+    upcast: Upcast | None
+    after: Parsed
+    version: int
+    version_after: int
+
+    def take(self, body: bytes) -> bytes:
+        """Raises Broken or Unresolved. What comes out fits `after` exactly, in plain encoding."""
+        record = resolving.read(body, self.writer, self.reader)
+        if self.upcast is None:
+            return resolving.write(record, self.after)
+        step = f"its upcast from version {self.version} to {self.version_after}"
+        try:
+            record = self.upcast(record)
+        except Exception as error:  # a fault of the upcast; the record stays as it is in the log
+            raise Unresolved(f"{step} fails: {type(error).__name__}: {error}") from error
+        try:
+            return resolving.write(record, self.after)
+        except Unresolved as error:
+            raise Unresolved(f"{step} does not fit: {error}") from error
 
 
 def _mismatch(record: str, unfit: Unfit) -> SchemaMismatch:
     return SchemaMismatch(record, unfit.path.removeprefix("."), unfit.reason)
 
 
-def _whole(
-    read: Read, schema_id: int | None, name: str, start: int = FRAME_SIZE
-) -> Callable[[bytes], Any]:
-    short = name.rpartition(".")[2]
-
-    def whole(data: bytes) -> Any:
-        try:
-            value, end = read(data, start)
-        except Broken as broken:
-            raise UndecodableRecord(
-                f"{short}{broken.path}: {broken.reason}", schema_id=schema_id
-            ) from None
-        except IndexError:
-            raise UndecodableRecord(f"{short}: {CUT}", schema_id=schema_id) from None
-        except RecursionError:
-            raise UndecodableRecord(
-                f"{short}: it is nested too deep", schema_id=schema_id
-            ) from None
-        if end != len(data):
-            raise UndecodableRecord(
-                f"{short}: {len(data) - end} bytes follow its end", schema_id=schema_id
-            )
-        return value
-
-    return whole
-
-
 def decode_with(schema: Any, data: bytes) -> Any:
     """Read unframed bytes under a given schema (parsed JSON) to plain data, records as dicts.
 
-    Raises UndecodableRecord as `Codec.decode` does: it is the same reader.
+    Raises UndecodableRecord for whatever is no encoding of one value, whole and nothing else, as
+    `Codec.decode` does; BadSchema.
 
     >>> decode_with({"type": "array", "items": "string"}, bytes([2, 4, 104, 105, 0]))
     ['hi']
     """
-    return _whole(ReaderCompiler({}).compile(shape_of(schema)), None, "value", start=0)(data)
-
-
-def encode_with(schema: Any, record: Any) -> bytes:
-    """Write plain data (records as dicts, arrays as lists) under a schema, strictly, unframed.
-
-    Raises SchemaMismatch as `Codec.encode` does: it is the same writer.
-
-    >>> encode_with({"type": "array", "items": "long"}, [3.7])
-    Traceback (most recent call last):
-        ...
-    refold_schemas.errors.records.SchemaMismatch: value[0]: float, not int. Kept: the log as it \
-was; nothing of this record was written. Next: this is a fault of the program that made the \
-record; report it with this text. (R201)
-    """
-    out = bytearray()
+    parsed = parse(schema)
     try:
-        WriterCompiler({}).compile(shape_of(schema))(record, out)
-    except Unfit as unfit:
-        name = schema.get("name", "value") if isinstance(schema, dict) else "value"
-        raise _mismatch(name, unfit) from None
-    return bytes(out)
+        return resolving.read(data, parsed, parsed)
+    except (Broken, Unresolved) as error:
+        raise UndecodableRecord(f"value{getattr(error, 'path', '')}: {error}") from None

@@ -1,32 +1,22 @@
-"""Strict Avro writing: closures compiled once for each schema, which coerce and leave out nothing.
+"""Strict Avro writing of messages: closures compiled once for each schema, which coerce nothing.
 
 fastavro writes null for a missing field, 3 for 3.7, 1 for True, drops a field it does not know and
-writes integers outside their type. Here each of these is refused with the field's name. The bytes
-are the same as fastavro's (tests compare them). Source: Avro 1.12 specification, binary encoding.
+writes integers outside their type; validating each record before it costs more than writing it.
+Here each of these is refused with the field's name. The bytes are fastavro's (tests compare them).
+Source: Avro 1.12 specification, binary encoding.
 """
 
 from collections.abc import Callable, Mapping
 from operator import attrgetter
-from struct import pack
 from typing import Any
 
-from refold_schemas.codec.shapes import (
-    Array,
-    Fixed,
-    Map,
-    Primitive,
-    Record,
-    Shape,
-    Symbols,
-    Union,
-    item_size_min,
-)
+from refold_schemas.codec.bounds import takes_bytes
+from refold_schemas.registry.avro import BadSchema, Parsed
 
 Write = Callable[[Any, bytearray], None]
 Classes = Mapping[str, type[Any]]
-"""Full record name -> the class whose instances are written; a record not in it is a dict."""
+"""Full record name -> the class whose instances are read and written."""
 
-INT_MIN, INT_MAX = -(2**31), 2**31 - 1
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 
 
@@ -61,11 +51,6 @@ def varint(number: int) -> bytes:
     return _SMALL[number] if 0 <= number < 1024 else _varint(number)
 
 
-def _write_null(value: Any, out: bytearray) -> None:
-    if value is not None:
-        raise Unfit(f"{_kind(value)} where nothing belongs")
-
-
 def _write_boolean(value: Any, out: bytearray) -> None:
     if value is True:
         out.append(1)
@@ -84,28 +69,6 @@ def _write_long(value: Any, out: bytearray) -> None:
         out += _varint(value)
     else:
         raise Unfit("an integer outside 64 bits")
-
-
-def _write_int(value: Any, out: bytearray) -> None:
-    if type(value) is int and not INT_MIN <= value <= INT_MAX:
-        raise Unfit("an integer outside 32 bits")
-    _write_long(value, out)
-
-
-def _write_double(value: Any, out: bytearray) -> None:
-    if type(value) is not float:
-        raise Unfit(f"{_kind(value)}, not float")
-    out += pack("<d", value)
-
-
-def _write_float(value: Any, out: bytearray) -> None:
-    if type(value) is not float:
-        raise Unfit(f"{_kind(value)}, not float")
-    try:
-        data = pack("<f", value)
-    except OverflowError:
-        raise Unfit("a float outside 32 bits") from None
-    out += data
 
 
 def _write_bytes(value: Any, out: bytearray) -> None:
@@ -129,12 +92,8 @@ def _write_string(value: Any, out: bytearray) -> None:
 
 
 _PRIMITIVES: dict[str, Write] = {
-    "null": _write_null,
     "boolean": _write_boolean,
-    "int": _write_int,
     "long": _write_long,
-    "float": _write_float,
-    "double": _write_double,
     "bytes": _write_bytes,
     "string": _write_string,
 }
@@ -144,89 +103,67 @@ def _kind(value: object) -> str:
     return "nothing" if value is None else type(value).__qualname__
 
 
-class WriterCompiler:
-    """Compiles the writer of a shape. Each record is compiled once, also where it is recursive."""
+def strict_writer(parsed: Parsed, classes: Classes) -> Write:
+    """Return a function that appends the encoding of an instance, or raises Unfit.
 
-    def __init__(self, classes: Classes) -> None:
-        self._classes = classes
+    Raises Unfit where class and schema differ, BadSchema for a shape that no class has
+    (`quick_reader` names them).
+    """
+    return _Compiler(parsed.names, classes).compile(parsed.schema)
+
+
+class _Compiler:
+    def __init__(self, schemas: dict[str, Any], classes: Classes) -> None:
+        self._schemas, self._classes = schemas, classes
         self._records: dict[str, Write] = {}
 
-    def compile(self, shape: Shape) -> Write:
-        """Return a function that appends a value's encoding, or raises Unfit."""
-        match shape:
-            case Primitive(kind=kind):
-                return _PRIMITIVES[kind]
-            case Fixed(size=size):
+    def compile(self, schema: Any) -> Write:
+        match schema:
+            case str() if schema in _PRIMITIVES:
+                return _PRIMITIVES[schema]
+            case str() if schema in self._schemas:
+                return self.compile(self._schemas[schema])
+            case ["null", other]:
+                return _nullable(self.compile(other))
+            case {"type": "fixed", "size": size}:
                 return _fixed(size)
-            case Symbols(symbols=symbols):
-                return _symbols(symbols)
-            case Array(items=items):
-                item_size_min(items)
-                return self._array(self.compile(items))
-            case Map(values=values):
-                return _map(self.compile(values))
-            case Union(branches=branches):
-                return self._union(branches)
-            case Record():
-                return self._record(shape)
+            case {"type": "array", "items": items} if takes_bytes(items, self._schemas):
+                return _array(self.compile(items))
+            case {"type": "record", "name": name, "fields": fields} if name in self._classes:
+                return self._record(name, fields)
+        raise BadSchema(f"no class has a field of the shape {schema}")
 
-    def _array(self, item: Write) -> Write:
-        # a class's arrays are tuples, plain data's are lists
-        sequence: type[Any] = tuple if self._classes else list
-
-        def write(value: Any, out: bytearray) -> None:
-            if type(value) is not sequence:
-                raise Unfit(f"{_kind(value)}, not {sequence.__name__}")
-            if value:
-                out += varint(len(value))
-                done = 0
-                try:
-                    for one in value:
-                        item(one, out)
-                        done += 1
-                except Unfit as unfit:
-                    unfit.path = f"[{done}]{unfit.path}"
-                    raise
-            out.append(0)
-
-        return write
-
-    def _union(self, branches: tuple[Shape, ...]) -> Write:
-        if len(branches) == 2 and branches[0] == Primitive("null"):
-            return _nullable(self.compile(branches[1]))
-        writers = [self.compile(branch) for branch in branches]
-
-        def write(value: Any, out: bytearray) -> None:
-            for index, writer in enumerate(writers):
-                trial = bytearray()
-                try:
-                    writer(value, trial)
-                except Unfit:
-                    continue
-                out += varint(index) + trial
-                return
-            raise Unfit(f"{_kind(value)} fits no branch of the union")
-
-        return write
-
-    def _record(self, shape: Record) -> Write:
-        if shape.name in self._records:
-            return self._records[shape.name]
+    def _record(self, name: str, fields: list[dict[str, Any]]) -> Write:
+        if name in self._records:
+            return self._records[name]
 
         def write_later(value: Any, out: bytearray) -> None:
-            self._records[shape.name](value, out)
+            self._records[name](value, out)
 
-        self._records[shape.name] = write_later  # a record may contain itself
-        names = [name for name, _ in shape.fields]
-        writers = [self.compile(field) for _, field in shape.fields]
-        cls = self._classes.get(shape.name)
-        write = (
-            _dict_record(names, writers)
-            if cls is None
-            else _class_record(shape.name, cls, names, writers)
-        )
-        self._records[shape.name] = write
-        return write
+        self._records[name] = write_later  # a record may contain itself
+        writers = [self.compile(field["type"]) for field in fields]
+        names = [field["name"] for field in fields]
+        self._records[name] = _class_record(name, self._classes[name], names, writers)
+        return self._records[name]
+
+
+def _array(item: Write) -> Write:
+    def write(value: Any, out: bytearray) -> None:
+        if type(value) is not tuple:
+            raise Unfit(f"{_kind(value)}, not tuple")
+        if value:
+            out += varint(len(value))
+            done = 0
+            try:
+                for one in value:
+                    item(one, out)
+                    done += 1
+            except Unfit as unfit:
+                unfit.path = f"[{done}]{unfit.path}"
+                raise
+        out.append(0)
+
+    return write
 
 
 def _nullable(writer: Write) -> Write:
@@ -247,35 +184,6 @@ def _fixed(size: int) -> Write:
         if len(value) != size:
             raise Unfit(f"{len(value)} bytes, not {size}")
         out += value
-
-    return write
-
-
-def _symbols(symbols: tuple[str, ...]) -> Write:
-    indices = {symbol: varint(index) for index, symbol in enumerate(symbols)}
-
-    def write(value: Any, out: bytearray) -> None:
-        if type(value) is not str or value not in indices:
-            raise Unfit(f"it is not one of {', '.join(symbols)}")
-        out += indices[value]
-
-    return write
-
-
-def _map(writer: Write) -> Write:
-    def write(value: Any, out: bytearray) -> None:
-        if type(value) is not dict:
-            raise Unfit(f"{_kind(value)}, not dict")
-        if value:
-            out += varint(len(value))
-            for key, item in value.items():
-                _write_string(key, out)
-                try:
-                    writer(item, out)
-                except Unfit as unfit:
-                    unfit.path = f".{key}{unfit.path}"
-                    raise
-        out.append(0)
 
     return write
 
@@ -312,27 +220,5 @@ def _single(cls: type[Any], name: str, writer: Write) -> Write:
         except Unfit as unfit:
             unfit.path = f".{name}{unfit.path}"
             raise
-
-    return write
-
-
-def _dict_record(names: list[str], writers: list[Write]) -> Write:
-    known = frozenset(names)
-    fields = list(zip(names, writers, strict=True))
-
-    def write(value: Any, out: bytearray) -> None:
-        if not isinstance(value, Mapping):
-            raise Unfit(f"{_kind(value)}, not a record")
-        for key in value:
-            if key not in known:
-                raise Unfit("the schema has no such field", f".{key}")
-        for name, writer in fields:
-            if name not in value:
-                raise Unfit("the field is missing", f".{name}")
-            try:
-                writer(value[name], out)
-            except Unfit as unfit:
-                unfit.path = f".{name}{unfit.path}"
-                raise
 
     return write

@@ -21,6 +21,7 @@ from refold_schemas.errors.log import (
 from refold_schemas.errors.records import (
     HeaderUnreadable,
     RegistryUnreadable,
+    SchemaChanged,
     SchemaMismatch,
     UndecodableRecord,
     UnknownSchemaId,
@@ -72,6 +73,7 @@ __all__ = [
     "ResultUnrecordable",
     "Revalidation",
     "RunTornDown",
+    "SchemaChanged",
     "SchemaMismatch",
     "StepAbsent",
     "StepError",

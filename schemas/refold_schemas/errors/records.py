@@ -102,6 +102,27 @@ class RegistryUnreadable(RefoldError):
         )
 
 
+class SchemaChanged(RefoldError):
+    """An id names a schema that differs from the one released under it, so neither is believed.
+
+    Fingerprints are SHA-256 of the parsing canonical form: descriptions may change, fields may not.
+    """
+
+    code: ClassVar[str] = "R207"
+    exit_code: ClassVar[int] = 4
+
+    def __init__(self, name: str, version: int, *, schema_id: int, pinned: str, found: str) -> None:
+        self.name, self.version, self.schema_id = name, version, schema_id
+        self.pinned, self.found = pinned, found
+        super().__init__(
+            f"schema id {schema_id}, {name} version {version}, has changed: it was released with "
+            f"fingerprint {pinned}, what is there has {found}",
+            kept="the log; no record was read or written under the changed schema",
+            next="put the released schema back (install refold again); a new shape is a new "
+            "version with an id of its own",
+        )
+
+
 class UnknownSchemaName(RefoldError, LookupError):
     """The registry has no schema of this record name, or not of this version."""
 

@@ -1,6 +1,17 @@
 """The schema-lookup port; adapters: files."""
 
+from refold_schemas.registry.avro import BadSchema, canonical_form, fingerprint
+from refold_schemas.registry.compatibility import Incompatible, incompatibilities
 from refold_schemas.registry.files import FileRegistry
 from refold_schemas.registry.port import Registry, Schema
 
-__all__ = ["FileRegistry", "Registry", "Schema"]
+__all__ = [
+    "BadSchema",
+    "FileRegistry",
+    "Incompatible",
+    "Registry",
+    "Schema",
+    "canonical_form",
+    "fingerprint",
+    "incompatibilities",
+]

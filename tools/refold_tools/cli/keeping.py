@@ -15,7 +15,9 @@ namespace = typer.Typer(
     help="Make or show a namespace of a log.", no_args_is_help=True, add_completion=False
 )
 schemas = typer.Typer(
-    help="List, show or check the schemas of the records.", no_args_is_help=True, add_completion=False
+    help="List, show or check the schemas of the records.",
+    no_args_is_help=True,
+    add_completion=False,
 )
 
 
