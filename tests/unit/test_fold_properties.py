@@ -336,6 +336,8 @@ def test_the_boundary_is_total_and_puts_each_step_in_one_place(steps: list[Actio
         ]
         assert len(places) == len(set(places))
         for name in state.open_slots:
+            if state.slots[name].policy == "re_executable":
+                continue
             assert name in {e.slot for e in (*found.under_way, *found.in_doubt)}
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from refold_projections.fold.state import DONE, FAILED, OPEN, UNSETTLED, Attempt, RunState, Slot
-from refold_schemas.values import ErrorInfo
+from refold_schemas.values import ErrorInfo, Policy
 
 EFFECTLESS = frozenset({"sleep"})
 """Slots that are no steps: they are left out of what people read."""
@@ -89,8 +89,11 @@ def boundary(state: RunState, claim_id: bytes) -> Boundary:
             done.append(DoneStep(slot.name, slot.step, _done_by(slot), outcome.at_ms))
         elif slot.unsettled:
             worst = _most_doubtful(slot, claim_id)
-            entry = _open(slot, worst)
-            (under_way if is_under_way(worst, claim_id) else in_doubt).append(entry)
+            if is_under_way(worst, claim_id):
+                under_way.append(_open(slot, worst))
+            elif slot.policy != Policy.RE_EXECUTABLE.value:
+                in_doubt.append(_open(slot, worst))
+            # A re-executable one that its process left open is not started: it changes nothing.
         elif outcome is not None or slot.failures:
             at_ms = outcome.at_ms if outcome else slot.attempts[-1].at_ms if slot.attempts else 0
             last = slot.attempts[-1] if slot.attempts else None

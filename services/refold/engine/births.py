@@ -5,7 +5,16 @@ from datetime import timedelta
 
 from refold.app.definitions import StepDef
 from refold.engine.acquisitions import Acquisitions
-from refold.engine.asks import Ask, ChunkAsked, Diverged, LogLine, SleepAsked, StepAsked, Unsettled
+from refold.engine.asks import (
+    Ask,
+    ChunkAsked,
+    Diverged,
+    LogLine,
+    Raised,
+    SleepAsked,
+    StepAsked,
+    Unsettled,
+)
 from refold.engine.branches import Branch
 from refold.engine.driving import Driving
 from refold.engine.record import (
@@ -230,4 +239,8 @@ class Births:
             detail = f"recorded as {name}, but the code does not ask for it"
         else:
             detail = f"recorded as {name}, but the code ends before it"
+            raised = next((ask.error for ask in self.asks if type(ask) is Raised), None)
+            if raised is not None:
+                text = str(raised).encode("utf-8", "backslashreplace").decode()[:200]
+                detail += f": it raises {type(raised).__name__}: {text}"
         self.diverge(name, f"{where}: {detail}")

@@ -2,6 +2,7 @@
 
 from refold.engine.owner import WorkerEvent
 from refold.engine.settings import WorkerSettings
+from refold.worker.tuning import tune_process
 from refold.worker.worker import Worker
 
-__all__ = ["Worker", "WorkerEvent", "WorkerSettings"]
+__all__ = ["Worker", "WorkerEvent", "WorkerSettings", "tune_process"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from refold.client import Client
 from refold.log import open_log
-from refold.worker import Worker
+from refold.worker import Worker, tune_process
 from refold_tools.bench.work import app
 
 
@@ -52,6 +52,7 @@ async def serve(url: str) -> None:
     """Serve until standard input ends."""
     log = open_log(url)
     await log.open(create=True)
+    tune_process()
     worker = Worker(app, log)
     serving = asyncio.create_task(worker.run())
     loop = asyncio.get_running_loop()

@@ -39,13 +39,14 @@ def worker(target: AppArgument, log: LogOption = None, as_json: JsonOption = Fal
 
 async def _serve(app: "App", url: str, *, as_json: bool) -> int:
     from refold.log import open_log
-    from refold.worker import Worker
+    from refold.worker import Worker, tune_process
     from refold_tools.cli.output import print_json, say
     from refold_tools.cli.signals import stop_on_signals
     from refold_tools.cli.telling import event_teller
 
     log = open_log(url)
     await log.open(create=False)
+    tune_process()
     try:
         tell = event_teller(zone_of(app.time_zone), as_json=as_json, error=False)
         hosting = Worker(app, log, on_event=tell)
