@@ -15,6 +15,9 @@ from typing import IO, Any
 
 import pytest
 
+from refold.client import BlockingClient
+from refold_projections.fold import Boundary
+
 SHOP = """
 import asyncio
 import os
@@ -274,17 +277,20 @@ def test_a_signal_hands_the_partition_over(project: Project, number: signal.Sign
     assert "released by" in project.call("doctor").stdout
 
 
+def seen(project: Project, run_id: str) -> Boundary | None:
+    """The run's boundary, read by a client in this process; None before the run exists."""
+    with BlockingClient(f"sqlite:///{project.folder}/.refold/log.db") as client:
+        return None if client.find(run_id) is None else client.boundary(run_id)
+
+
 def status(project: Project, run_id: str) -> str | None:
-    done = subprocess.run(
-        [*REFOLD, "boundary", run_id, "--json"],
-        cwd=project.folder,
-        env=project.environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    found: str | None = json.loads(done.stdout.splitlines()[-1]).get("status")
-    return found
+    found = seen(project, run_id)
+    return None if found is None else found.status
+
+
+def needs(project: Project, run_id: str) -> str | None:
+    found = seen(project, run_id)
+    return None if found is None else found.needs
 
 
 def history(project: Project, run_id: str) -> list[dict[str, Any]]:
@@ -304,7 +310,7 @@ def test_a_killed_worker_leaves_a_step_in_doubt_that_a_person_resolves(project: 
     why = project.json("why", "r1")
     assert "No live worker owns its partition now" in why["text"]
     worker = project.worker()
-    until(lambda: project.json("boundary", "r1")["needs"] == "person", "the policy asks a person")
+    until(lambda: needs(project, "r1") == "person", "the policy asks a person")
     project.call("doctor", code=1)
     answer = project.json("resolve", "r1", "charge#2", "--did-not-happen", code=2)
     assert answer["error"]["code"] == "R508"
