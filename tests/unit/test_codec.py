@@ -388,6 +388,7 @@ def test_an_upcast_that_is_missing_fails_or_does_not_fit_is_named_with_the_field
         (lambda record: {**record, "tags": [], "x": 1}, "more fields than the schema specifies: x"),
         (lambda record: {**record, "tags": [3.7]}, r"does not fit: refold\.events\.Priced\.tags"),
         (lambda record: {"slot": record["cost"]}, "from version 2 to 3 fails: KeyError: 'cost'"),
+        (lambda record: {**record, "cost_usd_micros": ("long", 5)}, "Priced.cost_usd_micros"),
         (lambda record: None, "does not fit"),
     ]:
         codec = Codec(VersionedRegistry(), upcasts={(NAME, 2): upcast}, classes={NAME: Priced})

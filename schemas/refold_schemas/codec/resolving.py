@@ -38,13 +38,14 @@ def write(record: Any, parsed: Parsed) -> bytes:
     from fastavro.validation import ValidationError, validate
 
     try:
-        validate(record, parsed.schema)
+        # fastavro's stub lacks the option; a tuple would name a branch of a union
+        validate(record, parsed.schema, disable_tuple_notation=True)  # type: ignore[call-arg]
     except ValidationError as error:
         where = error.errors[0].field or "the record"
         raise Unresolved(f"{where} is missing or of another type") from error
     out = BytesIO()
     try:
-        schemaless_writer(out, parsed.schema, record, strict=True)
+        schemaless_writer(out, parsed.schema, record, strict=True, disable_tuple_notation=True)
     except Exception as error:  # as above
         raise Unresolved(str(error) or type(error).__name__) from error
     return out.getvalue()
