@@ -251,14 +251,15 @@ class PartitionWatch:
             )
         if fact is None:
             journal.counts[applied.verdict.name.lower()] += 1
-            journal.note("log", f"{record.offset}: skipped, {applied.verdict.name.lower()}")
+            what = applied.verdict.name.lower()
+            journal.note("log", f"{self.number}/{record.offset}: skipped, {what}")
             if applied.verdict.name == "BROKEN":
                 journal.violate(f"offset {record.offset}: an owner left out an n")
             return
         journal.counts["events"] += 1
         name = type(fact.event).__name__
-        slot_name = getattr(fact.event, "slot", None) or getattr(fact.event, "timer_id", "") or ""
-        journal.note("log", f"{record.offset}: {name} {fact.run_id or ''} {slot_name}")
+        who = f"{self.number}/{record.offset}"
+        journal.note("log", f"{who}: {name} {fact.run_id or ''}{told(fact)}")
         if fact.kind == "claim":
             self.claimed_us[fact.claim] = self.watch.universe.now_us
         if self.fold.position.command_next != self.shadow.command_next:
@@ -427,6 +428,18 @@ class PartitionWatch:
         attempt = slot.attempt(fact.event.attempt)
         if attempt is None or attempt.status != DONE:
             self.watch.journal.violate(f"{slot.name} of {fact.run_id} completed without an intent")
+
+
+_SHOWN = ("slot", "timer_id", "attempt", "verdict", "evidence", "outcome", "reason", "detail")
+
+
+def told(fact: Fact) -> str:
+    """What a line of the trace says of an event beside its name."""
+    event = fact.event
+    if fact.kind == "claim":
+        return f"{fact.claim.hex()[:6]} of {event.process}"
+    found = [str(getattr(event, name)) for name in _SHOWN if getattr(event, name, None)]
+    return f" {' '.join(found)[:160]}" if found else ""
 
 
 def states_at(history: list[tuple[int, str, Any]], offset_next: int) -> dict[str, Any]:
