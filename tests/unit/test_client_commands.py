@@ -20,8 +20,11 @@ from refold.log.memory import (
     Faults,
     MemoryBroker,
     MemoryLog,
+    ReadCall,
+    ReadFault,
 )
 from refold.worker import Worker
+from refold_projections.fold import NO_CLAIM, PartitionFold, boundary
 from refold_schemas.codec import Codec
 from refold_schemas.commands import StartRun
 from refold_schemas.errors import BadRunId, ValueRefused
@@ -349,8 +352,12 @@ async def _appears(client: Client, run_id: str) -> object:
 
 
 async def _in_doubt(client: Client) -> None:
+    await _in_doubt_as(client, "r1")
+
+
+async def _in_doubt_as(client: Client, run_id: str) -> None:
     bank.silent = True
-    handle = await client.start("shop", Order(id="o1"), run_id="r1")
+    handle = await client.start("shop", Order(id="o1"), run_id=run_id)
     seen = await handle.wait()
     assert (seen.status, seen.needs) == ("in_doubt", "person")
 
@@ -437,3 +444,70 @@ def test_cancel_returns_when_it_is_recorded_and_may_be_said_twice() -> None:
         return state.cancel.by, state.cancel.why
 
     assert play(scene) == ("ada", "no longer wanted")
+
+
+# ---- long logs
+
+
+class Reads(Faults):
+    """Notes from which offsets a client reads ns.events."""
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+
+    def on_read(self, call: ReadCall) -> ReadFault | None:
+        if call.handle == "reader" and call.topic is Topic.EVENTS:
+            self.offsets.append(call.offset)
+        return None
+
+
+def test_a_client_begins_at_a_checkpoint_and_sees_what_a_whole_fold_sees() -> None:
+    broker = MemoryBroker("shop")
+
+    async def work(client: Client) -> None:
+        for number in range(20):
+            await (await client.start("shop", Order(id="o"), run_id=f"r{number}")).result()
+        await _in_doubt_as(client, "r20")
+
+    play(work, broker=broker)  # the worker writes a checkpoint when it stops
+    _, end = broker.bounds(Topic.EVENTS, 0)
+    whole = PartitionFold(Codec(FileRegistry()))
+    whole.apply_all(broker.records(Topic.EVENTS, 0))
+    reads = broker.faults = Reads()
+
+    async def read() -> None:
+        log = MemoryLog(broker=broker, name="reader")
+        await log.open(create=False)
+        for run_id in ("r3", "r20"):
+            async with Client(log) as client:
+                seen = await client.boundary_at(run_id)
+                assert seen.boundary == boundary(whole.runs[run_id], NO_CLAIM)
+                assert (seen.offset, seen.released) == (end, True)
+        async with Client(log) as client:
+            assert await client.state("r20") == whole.runs["r20"]
+            assert (await client.state("r3")).ended == whole.runs["r3"].ended
+            assert {one.run_id for one in await client.runs()} == set(whole.runs)
+            assert (await client.fold_of(0)).position == whole.position
+            assert await client.handle("r3").result() == Receipt("o", "charge-o")
+
+    asyncio.run(read())
+    assert min(reads.offsets) > 3, "not from the start"
+
+
+def test_a_decision_behind_a_newer_checkpoint_is_not_missed() -> None:
+    broker = MemoryBroker("shop")
+
+    async def main() -> object:
+        log = MemoryLog(broker=broker)
+        await log.open(create=True)
+        async with Client(log) as client:
+            starting = asyncio.create_task(client.start("shop", Order(id="o1"), run_id="r1"))
+            await asyncio.sleep(0.01)  # the command is stored, its client waits
+            async with serving(broker):  # decides it, does the run, writes a checkpoint, ends
+                handle = await starting
+                waiting = asyncio.create_task(handle.result())
+                while (await client.boundary("r1")).status != "completed":  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            return await waiting
+
+    assert asyncio.run(main()) == Receipt("o1", "charge-o1")

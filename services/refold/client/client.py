@@ -256,7 +256,10 @@ class Client:
         return RunHandle(self, run_id, None)
 
     async def state(self, run_id: str) -> RunState:
-        """The folded state at the log's end. Raises RunUnknown."""
+        """The folded state at the log's end. Raises RunUnknown.
+
+        Slots of a run that had ended at the latest checkpoint hold no values: `history` has them.
+        """
         state, _ = await self._reader(self.partition_of(run_id)).of_run(run_id)
         if state is None:
             raise RunUnknown(run_id, self._log.facts.namespace)
@@ -399,6 +402,7 @@ class Client:
         if outbox is None:
             outbox = self._outboxes[partition] = Outbox(self._log, self._codec, partition)
         tail = self._tail(partition)
+        await tail.begin()
         decided = tail.expect(command.command_id)
         try:
             await outbox.send(command)
@@ -467,6 +471,7 @@ class RunHandle:
         client = self._client
         partition = client.partition_of(self.run_id)
         tail = client._tail(partition)
+        await tail.begin()
         if self._life is None:
             self._life = tail.life(self.run_id)
         life = self._life

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
+from refold.engine import checkpoints
 from refold.log import Log, Topic
 from refold_projections.fold import NO_CLAIM, PartitionFold, RunState
 from refold_schemas.codec import Codec
@@ -16,8 +17,8 @@ Progress = Callable[[int, int, int], None]
 class StateReader:
     """The fold of one partition, advanced to the log's end at each question.
 
-    For the first run that is asked for, only that run is kept; with the second one all are, at
-    the price of one more read from the start. Both follow the same claim rule.
+    For the first run that is asked for, only that run is kept, from the latest checkpoint on; with
+    the second one all are. Each begins at a position that the log confirms, or at its start.
     """
 
     def __init__(
@@ -34,9 +35,9 @@ class StateReader:
         async with self._lock:
             if self._fold is None:
                 self._only = run_id
-                self._fold = PartitionFold(self._codec, keep=run_id.__eq__)
+                self._fold = await self._begin(run_id.__eq__)
             elif self._only is not None and self._only != run_id:
-                self._only, self._fold = None, PartitionFold(self._codec)
+                self._only, self._fold = None, await self._begin(None)
             await self._catch_up(self._fold)
             return self._fold.runs.get(run_id), self._fold
 
@@ -44,9 +45,13 @@ class StateReader:
         """The fold of all runs at the log's end."""
         async with self._lock:
             if self._fold is None or self._only is not None:
-                self._only, self._fold = None, PartitionFold(self._codec)
+                self._only, self._fold = None, await self._begin(None)
             await self._catch_up(self._fold)
             return self._fold
+
+    async def _begin(self, keep: Callable[[str], bool] | None) -> PartitionFold:
+        fold, _ = await checkpoints.load(self._log, self._partition, self._codec, keep=keep)
+        return fold
 
     async def _catch_up(self, fold: PartitionFold) -> None:
         start, end = await self._log.bounds(Topic.EVENTS, self._partition)

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
+from refold.engine import checkpoints
 from refold.log import Log, Record, Topic
 from refold_projections.fold import Cancel, Ended, Position, Verdict, judge
 from refold_schemas.codec import Codec, RecordHeader
@@ -88,7 +89,7 @@ class PartitionTail:
     def __init__(self, log: Log, codec: Codec, partition: int) -> None:
         self._log, self._codec, self._partition = log, codec, partition
         self.position = Position()
-        self._started = False
+        self._begun, self._beginning = False, asyncio.Lock()
         self._decisions: dict[str, asyncio.Future[Decision]] = {}
         self._lives: WeakValueDictionary[str, RunLife] = WeakValueDictionary()
         self._waiting = 0
@@ -104,10 +105,29 @@ class PartitionTail:
             life = self._lives[run_id] = RunLife()
         return life
 
-    def expect(self, command_id: str) -> "asyncio.Future[Decision]":
-        """A future for the first decision that carries `command_id`. Call it before publishing.
+    async def begin(self) -> None:
+        """Take a position, once: everything that is appended from now on will be read.
 
-        Raises ClientClosed. `forget` it when nobody waits any more.
+        Await it before a state is read or a command published whose sequel is waited for. From a
+        checkpoint the claim rule goes on as if everything before it had been read.
+        """
+        self._check_open()
+        async with self._beginning:
+            if self._begun:
+                return
+            fold, _ = await checkpoints.load(
+                self._log, self._partition, self._codec, keep=lambda _: False
+            )
+            start, _ = await self._log.bounds(Topic.EVENTS, self._partition)
+            offset_next = max(start, fold.position.offset_next)
+            self.position = fold.position._replace(offset_next=offset_next)
+            self._begun = True
+
+    def expect(self, command_id: str) -> "asyncio.Future[Decision]":
+        """A future for the first decision that carries `command_id`.
+
+        Call it after `begin` and before publishing, `forget` it when nobody waits any more. Raises
+        ClientClosed.
         """
         self._check_open()
         future = self._decisions.get(command_id)
@@ -136,7 +156,7 @@ class PartitionTail:
 
     async def touched(self, run_id: str, offset: int) -> None:
         """Return when a record of the run, or a claim, was read at or after `offset`."""
-        self._check_open()
+        await self.begin()
         if self.position.last_offset >= offset:
             return  # read already: the caller's view is older, it looks again
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -191,10 +211,6 @@ class PartitionTail:
 
     async def _read_on(self) -> None:
         log, partition = self._log, self._partition
-        if not self._started:
-            start, _ = await log.bounds(Topic.EVENTS, partition)
-            self.position = self.position._replace(offset_next=start)
-            self._started = True
         offset = self.position.offset_next
         if await log.wait(Topic.EVENTS, partition, offset, timeout_ms=WAIT_MS):
             self._apply(await log.read(Topic.EVENTS, partition, offset, size_max=READ_SIZE_MAX))

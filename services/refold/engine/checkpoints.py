@@ -3,7 +3,7 @@
 Source: design, section 3.3. What cannot be used is left aside; the fold does without it.
 """
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 
 from refold.log.port import Entry, Log, Record, Topic
 from refold.log.sizes import batch_size
@@ -112,13 +112,20 @@ class Kept:
         return keys
 
 
-async def load(log: Log, partition: int, codec: Codec) -> tuple[PartitionFold, Kept]:
-    """A fold up to the best checkpoint that the log confirms; empty where there is none."""
+async def load(
+    log: Log, partition: int, codec: Codec, *, keep: Callable[[str], bool] | None = None
+) -> tuple[PartitionFold, Kept]:
+    """A fold up to the best checkpoint that the log confirms; empty where there is none.
+
+    `keep` limits the runs that the fold keeps; snapshots of others are not even decoded.
+    """
     kept_keys = Kept()
     checkpoints: list[Checkpoint] = []
     newest: dict[str, RunSnapshot] = {}
     async for record in _all(log, partition):
-        if record.value is None:
+        run_id = (record.key or b"").decode("utf-8", "replace").rpartition("/")[0]
+        unwanted = run_id and keep is not None and not keep(run_id)
+        if record.value is None or unwanted:
             continue
         try:
             kept = codec.decode(record.value)
@@ -140,20 +147,24 @@ async def load(log: Log, partition: int, codec: Codec) -> tuple[PartitionFold, K
         label = Mark(checkpoint.last_offset, checkpoint.last_claim_id, checkpoint.last_n)
         if not await reader.stands(label):
             continue
-        fold = await _restore(reader, checkpoint, newest, codec)
+        fold = await _restore(reader, checkpoint, newest, codec, keep)
         kept_keys.marks = dict(fold.marks)
         return fold, kept_keys
-    return PartitionFold(codec), kept_keys
+    return PartitionFold(codec, keep=keep), kept_keys
 
 
 async def _restore(
-    reader: "_Marks", checkpoint: Checkpoint, newest: dict[str, RunSnapshot], codec: Codec
+    reader: "_Marks",
+    checkpoint: Checkpoint,
+    newest: dict[str, RunSnapshot],
+    codec: Codec,
+    keep: Callable[[str], bool] | None,
 ) -> PartitionFold:
-    fold = PartitionFold(codec)
+    fold = PartitionFold(codec, keep=keep)
     for snapshot in sorted(newest.values(), key=lambda s: s.offset):
         label = Mark(snapshot.offset, snapshot.record_claim_id, snapshot.record_n)
         if not await reader.stands(label):
-            return PartitionFold(codec)
+            return PartitionFold(codec, keep=keep)
         state, mark = from_snapshot(snapshot)
         fold.runs[state.run_id] = state
         fold.marks[state.run_id] = mark
