@@ -45,6 +45,7 @@ class Worker:
         on_event: Callable[[WorkerEvent], None] | None = None,
         exit_hard: Callable[[int], None] = os._exit,
         watch: bool = True,
+        codec: Codec | None = None,
     ) -> None:
         self.app, self.log = app, log
         self.clock = clock or SystemClock()
@@ -56,7 +57,7 @@ class Worker:
         self._random = random.Random(entropy(8))
         self._on_event = on_event or (lambda event: None)
         self._exit_hard = exit_hard
-        self._codec = Codec(FileRegistry())
+        self._codec = codec or Codec(FileRegistry())
         self._threads: ThreadPoolExecutor | None = None
         self._stopping = asyncio.Event()
         self._failure: BaseException | None = None
@@ -111,12 +112,16 @@ class Worker:
             return
 
     async def _follow_suggestions(self) -> None:
-        """A suggestion is a reason to claim; that it is gone is no reason to stop serving."""
+        """Claim what is suggested; drain and release what goes to another worker."""
         try:
             suggestion = await self.log.suggest(self.name)
         except RefoldError as error:
             self._tell("warning", f"no partitions can be asked for: {error}")
             return
+        for partition, owner in list(self.owners.items()):
+            if partition not in suggestion.partitions and not owner.draining:
+                # It goes to another worker for good: hand over rather than be fenced.
+                owner.background(owner.release())
         for partition in sorted(suggestion.partitions):
             task = self._tasks.get(partition)
             if task is None or task.done():
