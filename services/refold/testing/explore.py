@@ -231,6 +231,7 @@ class CrashExplorer:
             entropy=Random(f"{self.seed}/{life}").randbytes,
             settings=self.settings,
             watch=False,
+            codec=self.codec,
         )
 
         async def main() -> None:

@@ -15,8 +15,8 @@ from refold_schemas.values import NotDone, Policy, Retry
 
 TIMEOUT = timedelta(seconds=2)
 SETTLE = timedelta(seconds=1)
-SHIP_KEY_TTL = timedelta(seconds=60)
-LABEL_KEY_TTL = timedelta(seconds=40)
+SHIP_KEY_TTL = timedelta(seconds=15)
+LABEL_KEY_TTL = timedelta(seconds=12)
 
 SERVICES = {
     service.kind: service

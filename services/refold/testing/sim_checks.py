@@ -300,6 +300,8 @@ class PartitionWatch:
             undecided = slot.undecided()
             if slot.outcome in ("ok", "unrecordable"):
                 place = done
+            elif undecided and not slot.has_effect:
+                continue  # in doubt it is as good as not started: it runs again
             elif undecided:
                 mine = all(a.claim == self.shadow.claim and a.status == "open" for a in undecided)
                 place = under_way if mine else in_doubt

@@ -44,7 +44,6 @@ VENDOR_FAULTS = (
     "error before acting",
     "never answers",
     "declined under the key",
-    "key forgotten",
     "lookup raises",
     "lookup pending",
     "lookup lags",

@@ -135,6 +135,7 @@ class WorkerSlot:
             entropy=entropy.randbytes,
             settings=fleet.settings,
             watch=False,
+            codec=simulation.codec,
         )
         self.running = True
         if self.lives > 1:

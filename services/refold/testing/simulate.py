@@ -64,7 +64,7 @@ class Simulation:
         self.seed, self.profile = seed, profile
         self.universe = Universe(self.random("turns"))
         self.journal = Journal(lambda: self.universe.now_us, keep_all=keep_trace)
-        self.codec = Codec(FileRegistry())
+        self.codec = _codec()
         self.faults = SeededFaults(
             self.random("log"),
             profile,
@@ -217,6 +217,12 @@ class Simulation:
             f"python -m refold.testing.simulate --seed {self.seed} "
             f"--profile {self.profile.name} --trace",
         )
+
+
+@lru_cache(maxsize=1)
+def _codec() -> Codec:
+    """One for all simulations: its compiled readers know no state."""
+    return Codec(FileRegistry())
 
 
 @lru_cache(maxsize=4096)
