@@ -21,7 +21,7 @@ from refold import (
 from refold.log.port import Topic
 from refold.testing.sim_loop import current_process
 from refold.worker import WorkerSettings
-from refold_projections.fold import state_hash
+from refold_projections.fold import PartitionFold, state_hash
 from refold_schemas.events import (
     CommandRejected,
     PartitionClaimed,
@@ -473,6 +473,22 @@ def test_a_hand_over_is_clean_and_the_next_owner_goes_on() -> None:
     lab.worker(app, name="next")
     assert lab.run(60, until=lab.ended)
     assert lab.fold().facts.unclean_total == 0
+
+
+def test_a_worker_that_joins_is_handed_its_share_without_a_fence() -> None:
+    lab = Lab(partition_count=4)
+    first = lab.worker(killer_app(), name="first")
+    lab.run(5)
+    second = lab.worker(killer_app(), name="second")
+    lab.run(20)
+    owned = [set(lab.workers[p.name].owners) for p in (first, second)]
+    assert sorted(owned[0] | owned[1]) == [0, 1, 2, 3]
+    assert [len(partitions) for partitions in owned] == [2, 2]
+    for partition in range(4):
+        fold = PartitionFold(lab.codec)
+        fold.apply_all(lab.broker.records(Topic.EVENTS, partition))
+        assert fold.facts.unclean_total == 0
+    assert [event for event in lab.told if event.kind == "ended_claim"] == []
 
 
 # ---- acquisitions

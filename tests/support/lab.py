@@ -25,13 +25,19 @@ class Lab:
 
     made: ClassVar[list["Lab"]] = []
 
-    def __init__(self, *, settings: WorkerSettings | None = None, seed: int = 1) -> None:
+    def __init__(
+        self, *, settings: WorkerSettings | None = None, seed: int = 1, partition_count: int = 1
+    ) -> None:
         Lab.made.append(self)
         self.settings = settings or WorkerSettings()
         self.codec = Codec(FileRegistry())
         self.universe = Universe(Random(seed))
         self.broker = MemoryBroker(
-            "lab", lease_ms=3_000, now_ms=self.now_ms, schedule=self.universe.schedule_ms
+            "lab",
+            partition_count=partition_count,
+            lease_ms=3_000,
+            now_ms=self.now_ms,
+            schedule=self.universe.schedule_ms,
         )
         self.broker.exists = True
         self.told: list[WorkerEvent] = []

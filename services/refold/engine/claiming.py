@@ -1,0 +1,154 @@
+"""Claiming a partition: the claim is an event, and log order decides who owns.
+
+Source: design, section 3.1, rule 1.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+from refold.engine import checkpoints
+from refold.engine.clock import Clock
+from refold.engine.ending import ClaimFenced, ClaimRefused, ClaimUnknown, LogWasCut
+from refold.engine.settings import WorkerSettings
+from refold.log.port import Entry, Log, Topic
+from refold_projections.fold import PartitionFold
+from refold_schemas.codec import KIND_CLAIM, Codec, RecordHeader
+from refold_schemas.events import PartitionClaimed
+
+READ_BYTES = 4 << 20
+
+
+class Claim(NamedTuple):
+    """A claim that counts, with everything before it folded.
+
+    Moments of it on our boot clock (`sent`, `acked`) and on the log's clock (`append_ms`).
+    """
+
+    fold: PartitionFold
+    kept: checkpoints.Kept
+    epoch: int
+    sent_boot_ms: int
+    acked_boot_ms: int
+    append_ms: int
+
+
+class Claiming:
+    """One attempt to own a partition, as `claimed` says."""
+
+    def __init__(
+        self,
+        log: Log,
+        partition: int,
+        codec: Codec,
+        clock: Clock,
+        settings: WorkerSettings,
+        claimed: PartitionClaimed,
+        entropy: Callable[[int], bytes],
+    ) -> None:
+        self.log, self.partition, self.codec = log, partition, codec
+        self.clock, self.settings = clock, settings
+        self.claimed, self.entropy = claimed, entropy
+
+    async def claim(self) -> Claim:
+        """Append a claim, unconditionally, and fold everything up to and including it.
+
+        Raises ClaimRefused before anything is written if the log's facts are not those of the last
+        claim, or afterwards if a clock is wrong; ClaimUnknown or ClaimFenced if this claim does
+        not own the partition; LogWasCut if a checkpoint stands behind the log's end.
+        """
+        fold, kept = await checkpoints.load(self.log, self.partition, self.codec)
+        await self._read_on(fold, None)
+        self._check_facts(fold)
+        claim_id = self.entropy(16)
+        epoch = fold.position.claim_epoch + 1
+        asked_ms, sent_boot_ms = self.clock.wall_ms(), self.clock.boot_ms()
+        header = RecordHeader(KIND_CLAIM, claim_id, epoch, 0, asked_ms, 0)
+        entry = Entry(None, self.codec.encode(self.claimed), header.pack())
+        offset, acked_ms = await self._append(entry)
+        acked_boot_ms = self.clock.boot_ms()
+        append_ms = await self._read_on(fold, offset + 1)
+        if fold.position.last_offset != offset or fold.position.claim_id != claim_id:
+            newer = fold.position.claim_id
+            raise ClaimFenced(self.partition, claim_id, newer, fold.position.last_offset)
+        self._check_clock(asked_ms, acked_ms)
+        return Claim(fold, kept, epoch, sent_boot_ms, acked_boot_ms, append_ms)
+
+    async def _append(self, entry: Entry) -> tuple[int, int | None]:
+        try:
+            async with asyncio.timeout(self.settings.append_timeout_ms / 1000):
+                ack = await self.log.append(Topic.EVENTS, self.partition, [entry])
+        except Exception as error:  # whatever it was: the claim may be stored, now or later
+            raise ClaimUnknown(self.partition, f"{type(error).__name__}: {error}") from error
+        if ack.offset is None or ack.offset < 0:
+            raise ClaimUnknown(self.partition, f"the claim was acknowledged at {ack.offset}")
+        return ack.offset, ack.append_ms
+
+    async def _read_on(self, fold: PartitionFold, until: int | None) -> int:
+        """Fold from the fold's position to the log's end, or up to `until`.
+
+        Returns the append time of the last record.
+        """
+        append_ms = 0
+        _, end = await self.log.bounds(Topic.EVENTS, self.partition)
+        if fold.position.offset_next > end:
+            raise LogWasCut(
+                self.partition,
+                f"it ends at {end}, below {fold.position.offset_next} where a checkpoint stands",
+            )
+        stop = end if until is None else until
+        while fold.position.offset_next < stop:
+            records = await self.log.read(
+                Topic.EVENTS, self.partition, fold.position.offset_next, size_max=READ_BYTES
+            )
+            for record in records:
+                if record.offset >= stop:
+                    return append_ms
+                fold.apply(record)
+                append_ms = record.append_ms
+            if not records:
+                if until is None:
+                    return append_ms  # holes at the end
+                raise ClaimUnknown(
+                    self.partition, "the claim is not found where it was acknowledged"
+                )
+            await asyncio.sleep(0)
+        return append_ms
+
+    def _check_facts(self, fold: PartitionFold) -> None:
+        before, facts = fold.facts, self.log.facts
+        if not before.app:
+            return
+        level = self.settings.format_level
+        if before.app != self.claimed.app:
+            what = f"belongs to app {before.app!r}, not {self.claimed.app!r}"
+            then = "give this app a namespace of its own"
+        elif before.partition_count != facts.partition_count:
+            what = f"had {before.partition_count} partitions and has {facts.partition_count} now"
+            then = "restore the partition count: runs live where their run_id hashes to"
+        elif before.topic_ids != facts.topic_ids:
+            what = "is not the log that was claimed before: its topics were made anew"
+            then = "find out who deleted or restored it before a worker serves it"
+        elif before.format_level > level:
+            what = f"is written in format level {before.format_level}, this version knows {level}"
+            then = "start a version of refold that knows it"
+        else:
+            return
+        raise ClaimRefused(
+            f"partition {self.partition} of {self.log.facts.namespace!r} {what}",
+            kept="everything; nothing was written",
+            next=then,
+        )
+
+    def _check_clock(self, asked_ms: int, append_ms: int | None) -> None:
+        if append_ms is None:
+            return
+        now_ms = self.clock.wall_ms()
+        skew = max(asked_ms - append_ms, append_ms - now_ms)
+        if skew > self.settings.clock_skew_max_ms:
+            raise ClaimRefused(
+                f"partition {self.partition}: this machine's wall clock and the log's differ by "
+                f"{skew / 1000:.1f} s",
+                kept="everything; the claim was written and serves nothing",
+                next="set the clock, then start the worker again",
+            )
