@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from refold.app import App, Effect, RunContext
-    from refold.client import Client
+    from refold.client import BlockingClient, Client
     from refold_schemas.errors.base import RefoldError
     from refold_schemas.errors.cli import RunCancelledError, RunFailedError
     from refold_schemas.errors.run import (
@@ -39,7 +39,7 @@ __version__ = "0.1.0"
 
 _ROOMS = {
     "refold.app": ("App", "Effect", "RunContext"),
-    "refold.client": ("Client",),
+    "refold.client": ("BlockingClient", "Client"),
     "refold_schemas.errors.base": ("RefoldError",),
     "refold_schemas.errors.cli": ("RunCancelledError", "RunFailedError"),
     "refold_schemas.errors.run": (
@@ -72,6 +72,7 @@ _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 __all__ = [
     "Absent",
     "App",
+    "BlockingClient",
     "CallRefused",
     "Client",
     "Effect",

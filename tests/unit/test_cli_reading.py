@@ -491,6 +491,24 @@ def test_colour_is_for_terminals_that_want_it(
     assert "\x1b[" not in told(capsys, "boundary", "r1")
 
 
+def test_a_long_read_shows_its_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    import io
+
+    from refold_tools.cli.output import ReadingProgress
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("refold_tools.cli.output.PROGRESS_AFTER_S", 0.0)
+    for stream, shown in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr("sys.stderr", stream)
+        progress = ReadingProgress()
+        progress(0, 50, 100)
+        progress.end()
+        assert ("partition 0" in stream.getvalue()) is shown
+
+
 def test_a_person_resolved_it_reads_as_a_sentence(capsys: Capture, writer: Writer) -> None:
     writer.write("r1", *started(), intended("charge#1"))
     writer.write(

@@ -287,6 +287,22 @@ def test_an_append_without_an_answer_is_repeated(monkeypatch: pytest.MonkeyPatch
     assert (len(faults.batches), bank.charges) == (2, ["o1"])
 
 
+def test_closing_does_not_wait_for_an_answer_that_never_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("refold.client.outbox.CLOSE_MS", 20)
+    faults = CommandFaults(AppendFault(answer=Answer.SILENCE))
+
+    async def scene(client: Client) -> None:
+        starting = asyncio.create_task(client.start("shop", Order(id="o1"), run_id="r1"))
+        await asyncio.sleep(0.05)
+        await client.close()
+        await starting
+
+    with pytest.raises(CommandUnknown, match="the client was closed"):
+        play(scene, faults=faults)
+
+
 def test_a_full_disk_is_told_at_once_since_nothing_was_stored() -> None:
     class Full(MemoryLog):
         async def append(self, topic, partition, entries):  # type: ignore[no-untyped-def]

@@ -24,6 +24,8 @@ from refold_schemas.errors.log import (
 BATCH_BYTES_MAX = 512 * 1024
 ANSWER_MS = 10_000
 """How long one append may be without an answer before it counts as unknown."""
+CLOSE_MS = 1_000
+"""How long closing waits for the answer to an append that is under way."""
 REPEAT_MS = 30_000
 """How long an unknown append is repeated before the caller is told."""
 
@@ -67,32 +69,27 @@ class Outbox:
         await asyncio.shield(sending.done)
 
     async def close(self) -> None:
-        """Wait for what is under way; what waits behind it is told that it was not sent."""
+        """Wait a little for what is under way; what waits behind it hears that it was not sent."""
         self._closed = True
         waiting, self._waiting = self._waiting, []
         for sending in waiting:
             _tell(sending, ClientClosed())
-        if self._task is not None:
-            await self._task
+        if self._task is not None and not self._task.done():
+            await asyncio.wait({self._task}, timeout=CLOSE_MS / 1000)
+            self._task.cancel()
+            await asyncio.wait({self._task})
 
     async def _drain(self) -> None:
         await asyncio.sleep(0)  # commands of one turn of the loop go together
         while self._waiting:
             batch = self._next_batch()
-            error: BaseException | None
             try:
-                error = await self._append(batch)
+                _tell_all(batch, await self._append(batch))
+            except asyncio.CancelledError:
+                _tell_all(batch, _NoAnswer("the client was closed before the log had answered"))
+                raise
             except Exception as defect:  # nobody else would hear of it
-                error = defect
-            for sending in batch:
-                if isinstance(error, _NoAnswer):
-                    command = sending.command
-                    unknown = CommandUnknown(
-                        command.run_id, type(command).__name__, command.command_id, str(error)
-                    )
-                    _tell(sending, unknown)
-                else:
-                    _tell(sending, error)
+                _tell_all(batch, defect)
 
     def _next_batch(self) -> list[_Sending]:
         size = 0
@@ -124,10 +121,13 @@ class Outbox:
         entries = [sending.entry for sending in batch]
         append = asyncio.ensure_future(self._log.append(Topic.COMMANDS, self._partition, entries))
         # Not wait_for: it may swallow a cancellation that arrives with the answer.
-        finished, _ = await asyncio.wait({append}, timeout=ANSWER_MS / 1000)
-        if not finished:
+        append.add_done_callback(_drop)
+        try:
+            await asyncio.wait({append}, timeout=ANSWER_MS / 1000)
+        finally:
+            answered = append.done()
             append.cancel()
-            append.add_done_callback(_drop)
+        if not answered:
             return _NoAnswer(f"no answer within {ANSWER_MS} ms")
         try:
             ack = append.result()
@@ -150,9 +150,21 @@ class _NoAnswer(Exception):
 
 
 def _drop(append: "asyncio.Future[Ack]") -> None:
-    """Take a late answer: it was counted as unknown, whatever it says now."""
+    """Take an answer that comes too late: it was counted as unknown, whatever it says now."""
     if not append.cancelled():
         append.exception()
+
+
+def _tell_all(batch: list[_Sending], error: BaseException | None) -> None:
+    for sending in batch:
+        if isinstance(error, _NoAnswer):
+            command = sending.command
+            unknown = CommandUnknown(
+                command.run_id, type(command).__name__, command.command_id, str(error)
+            )
+            _tell(sending, unknown)
+        else:
+            _tell(sending, error)
 
 
 def _tell(sending: _Sending, error: BaseException | None) -> None:

@@ -107,6 +107,8 @@ class _Run:
                     if state.ended is not None:
                         return await outcome_of(client, self.run_id, self.zone)
                     await self._say_boundary(client)
+                elif not self.as_json:
+                    say(f"starting {self.run_id}", "bold", error=True)
                 await self._work(client, exists=state is not None)
                 interrupted = self.stopping.is_set()
                 return await outcome_of(client, self.run_id, self.zone, interrupted=interrupted)

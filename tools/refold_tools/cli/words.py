@@ -6,7 +6,6 @@ from typing import NamedTuple
 from refold_projections.fold import Boundary, RunState, Slot, moment
 from refold_projections.fold.boundary import OpenStep
 from refold_projections.fold.state import UNSETTLED
-from refold_schemas.errors.base import RefoldError
 from refold_schemas.events import (
     AttemptReported,
     CommandRejected,
@@ -283,7 +282,9 @@ def _by_status(
                 "is settled."
             )
         case "running" if not seen.under_way:
-            said.append(f"Run code is at work; the last record of it is of {at}.")
+            idle = scene.released or scene.owner_lives is False
+            doing = "Nobody executes it" if idle else "Run code is at work"
+            said.append(f"{doing}; the last record of it is of {at}.")
         case _:
             if seen.wakes_ms is not None:
                 wakes = moment(seen.wakes_ms, scene.zone, scene.today)
@@ -300,8 +301,3 @@ def quoted(text: str) -> str:
 def next_of(explained: Explained, fallback: str) -> str:
     """What to do next, as an error says it."""
     return "`" + "` or `".join(explained.commands) + "`" if explained.commands else fallback
-
-
-def sentence_of_error(error: RefoldError) -> str:
-    """An error as one sentence."""
-    return str(error)
