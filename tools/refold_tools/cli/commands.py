@@ -1,6 +1,7 @@
 """The root of the command line: commands that resolve themselves when they are called."""
 
 import importlib
+import inspect
 from typing import Any
 
 import typer
@@ -45,8 +46,18 @@ def load(entry: Entry) -> Any:
     if isinstance(found, typer.Typer):
         return typer.main.get_command(found)
     holder = typer.Typer(add_completion=False)
-    holder.command(entry.name, help=found.__doc__)(found)
+    holder.command(entry.name, help=flowing(found.__doc__ or entry.help))(found)
     return _spare_pydantic(typer.main.get_command(holder))
+
+
+def flowing(text: str) -> str:
+    r"""A docstring with each paragraph on one line: whoever shows it breaks lines to its width.
+
+    >>> flowing("One\n    two.\n\n    Three.")
+    'One two.\n\nThree.'
+    """
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(" ".join(one.split()) for one in paragraphs)
 
 
 class _AsItIs:

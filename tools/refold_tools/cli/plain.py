@@ -12,7 +12,7 @@ from refold_schemas.values import Value
 def iso(at_ms: int, zone: tzinfo) -> str:
     """A time as ISO 8601 with its offset, to the millisecond.
 
-    >>> iso(0, timezone.utc)
+    >>> iso(0, UTC)
     '1970-01-01T00:00:00.000+00:00'
     """
     at = datetime.fromtimestamp(at_ms / 1000, UTC).astimezone(zone)
