@@ -147,8 +147,13 @@ class Worker:
             else:
                 self._counts["claims"] += 1
                 self.owners[partition] = owner
+                handing_over: asyncio.Task[None] | None = None
+                if self._stopping.is_set():  # told to stop while it claimed
+                    handing_over = asyncio.get_running_loop().create_task(owner.release())
                 try:
                     why = await owner.serve()
+                    if handing_over is not None:
+                        await handing_over
                 finally:
                     self._forget(partition, owner)
                 if not why.again:
