@@ -7,6 +7,7 @@ from refold_schemas.codec import resolving
 from refold_schemas.codec.bounds import Broken
 from refold_schemas.codec.classes import CLASSES
 from refold_schemas.codec.quick import quick_reader
+from refold_schemas.codec.quick_writing import quick_writer
 from refold_schemas.codec.resolving import Unresolved
 from refold_schemas.codec.writing import Classes, Unfit, Write, strict_writer
 from refold_schemas.commands import Command
@@ -45,7 +46,7 @@ class Codec:
         self._upcasts = upcasts
         self._classes = classes
         self._names = {cls: name for name, cls in classes.items()}
-        self._writers: dict[type, tuple[bytes, Write]] = {}
+        self._writers: dict[type, tuple[bytes, Write, Write]] = {}
         self._readers: dict[int, Callable[[bytes], Any]] = {}
 
     def encode(self, message: Message) -> bytes:
@@ -57,10 +58,15 @@ class Codec:
         found = self._writers.get(type(message))
         if found is None:
             found = self._writers[type(message)] = self._writer(type(message))
-        frame, write = found
+        frame, quick, strict = found
         out = bytearray(frame)
         try:
-            write(message, out)
+            quick(message, out)
+            return bytes(out)
+        except Exception:  # whatever it was, the strict writer finds it and says it
+            out = bytearray(frame)
+        try:
+            strict(message, out)
         except Unfit as unfit:
             raise _mismatch(type(message).__name__, unfit) from None
         return bytes(out)
@@ -91,7 +97,7 @@ class Codec:
             return None
         return name.rpartition(".")[2]
 
-    def _writer(self, cls: type) -> tuple[bytes, Write]:
+    def _writer(self, cls: type) -> tuple[bytes, Write, Write]:
         name = self._names.get(cls)
         if name is None:
             raise SchemaMismatch(cls.__qualname__, "", "it is no event, command or snapshot")
@@ -100,10 +106,12 @@ class Codec:
         except UnknownSchemaName:
             raise SchemaMismatch(cls.__qualname__, "", "it is no message of its own") from None
         try:
-            write = strict_writer(parse(self._registry.schema(schema_id)), self._classes)
+            parsed = parse(self._registry.schema(schema_id))
+            strict = strict_writer(parsed, self._classes)
+            quick = quick_writer(parsed, self._classes)
         except Unfit as unfit:
             raise _mismatch(cls.__name__, unfit) from None
-        return bytes([FRAME_MAGIC]) + schema_id.to_bytes(4, "big"), write
+        return bytes([FRAME_MAGIC]) + schema_id.to_bytes(4, "big"), quick, strict
 
     def _reader(self, schema_id: int) -> Callable[[bytes], Any]:
         name, version = self._registry.name_version(schema_id)

@@ -41,8 +41,8 @@ class CommandRejected:
     """A command had nothing to say. Keyed by its run where it names one.
 
     `reason` is one of: duplicate, run_exists, run_exists_other_input, unknown_run, run_ended,
-    unknown_function, input_invalid, not_in_doubt, other_attempt, too_early, nothing_to_retry, undecodable,
-    too_large, misplaced.
+    unknown_function, input_invalid, not_in_doubt, other_attempt, too_early, nothing_to_retry,
+    undecodable, too_large, misplaced.
     `raw` holds the first 1,024 bytes of one that could not be decoded.
     """
 

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import Enum
+from enum import StrEnum
 
 
-class Policy(str, Enum):
+class Policy(StrEnum):
     """What recovery may do with an attempt in doubt (design, section 6)."""
 
     RE_EXECUTABLE = "re_executable"
