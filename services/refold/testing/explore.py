@@ -31,7 +31,7 @@ from refold_schemas.values import Absent, Found, Value, encode_value
 
 EPOCH_MS = 1_767_225_600_000
 LEASE_MS = 3_600_000
-SETTINGS = WorkerSettings(tail_check_ms=1_000, suggest_ms=1_000, idle_after_ms=60_000)
+SETTINGS = WorkerSettings(tail_check_ms=30_000, suggest_ms=30_000, idle_after_ms=60_000)
 TURNS_MAX = 5_000_000
 
 
