@@ -1,0 +1,240 @@
+"""Commands that act, in this process: `run` with its own worker, others with one in a thread."""
+
+import asyncio
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import UTC, date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from refold.log.memory import MemoryBroker, MemoryLog
+from refold.worker import Worker
+from refold_schemas.codec.classes import EVENT_CLASSES
+from refold_schemas.events import RunDiverged
+from refold_tools.cli import main
+from refold_tools.cli.inputs import load_app
+from refold_tools.cli.words import event_words, seconds, short
+from support.messages import example
+from support.written_log import Writer, done, started
+
+URL = "memory://acting"
+SHOP = """
+from datetime import timedelta
+
+from refold import App, Effect, NotDone, Policy, RunContext
+
+app = App("shop", time_zone="Asia/Tokyo")
+silent = True
+
+
+@app.step(policy=Policy.ESCALATE, timeout=timedelta(milliseconds=40))
+async def charge(fx: Effect, order_id: str) -> dict:
+    if order_id == "declined":
+        raise NotDone("no funds")
+    if order_id == "silent" and silent:
+        raise ConnectionError("no answer")
+    return {"id": f"charge-{order_id}"}
+
+
+@app.run("shop", plan=["charge"])
+async def shop(ctx: RunContext, order_id: str) -> dict:
+    ctx.log.info("begun", order=order_id)
+    return await ctx.step(charge, order_id)
+
+
+@app.run("sleeper")
+async def sleeper(ctx: RunContext) -> None:
+    await ctx.sleep(timedelta(days=9))
+"""
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryBroker]:
+    """A log in memory, and a working directory with the module `acting_shop`."""
+    (tmp_path / "acting_shop.py").write_text(SHOP)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
+    for name in ("REFOLD_LOG", "REFOLD_DEBUG", "REFOLD_TIME_ZONE"):
+        monkeypatch.delenv(name, raising=False)
+    keeper = MemoryLog(URL)
+    keeper.broker.recreate()
+    yield keeper.broker
+    sys.modules.pop("acting_shop", None)
+
+
+@pytest.fixture
+def worker(broker: MemoryBroker) -> Iterator[None]:
+    """A worker on a loop in a thread, as another process would be."""
+    app = load_app("acting_shop:app")
+    claimed = threading.Event()
+    hosting: list[tuple[asyncio.AbstractEventLoop, Worker]] = []
+
+    async def serve() -> None:
+        log = MemoryLog(URL)
+        await log.open(create=True)
+        made = Worker(app, log, watch=False, on_event=lambda _: claimed.set())
+        hosting.append((asyncio.get_running_loop(), made))
+        await made.run()
+        await log.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    assert claimed.wait(10)
+    yield
+    loop, made = hosting[0]
+    loop.call_soon_threadsafe(made.stop)
+    thread.join(10)
+
+
+def answered(capsys: Capture, *arguments: str, code: int = 0) -> dict[str, Any]:
+    found = main([*arguments, "--json", "--log", URL])
+    out, err = capsys.readouterr()
+    assert found == code, err or out
+    payload: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return payload
+
+
+def run(order_id: str, run_id: str = "r1") -> tuple[str, ...]:
+    return ("run", "acting_shop:app", "shop", "--input", json.dumps(order_id), "--run-id", run_id)
+
+
+# ---- run
+
+
+def test_run_prints_its_result_and_tells_the_rest_on_stderr(
+    capsys: Capture, broker: MemoryBroker
+) -> None:
+    broker.exists = False
+    assert main([*run("o1"), "--log", URL]) == 0
+    out, err = capsys.readouterr()
+    assert out == '{"id": "charge-o1"}\n'
+    assert "made the log memory://acting" in err
+    assert "starting r1" in err
+    assert "info: begun order='o1'" in err
+    assert "r1: one step complete, the run completed" in err
+
+
+def test_run_with_json_prints_exactly_the_fixed_shape(
+    capsys: Capture, broker: MemoryBroker
+) -> None:
+    expected = {
+        "run_id": "r1",
+        "status": "completed",
+        "result": {"id": "charge-o1"},
+        "sentence": "one step complete, the run completed",
+    }
+    assert answered(capsys, *run("o1")) == expected
+    assert answered(capsys, *run("o1")) == expected, "the outcome of one that has ended"
+    assert answered(capsys, *run("o2"), code=2)["error"]["code"] == "R505"
+    error = answered(capsys, "run", "acting_shop:app", "sleeper", "--run-id", "r1", code=2)["error"]
+    assert "run r1 exists as shop" in error["message"]
+
+
+def test_run_of_a_run_that_fails_is_exit_one(capsys: Capture, broker: MemoryBroker) -> None:
+    answer = answered(capsys, *run("declined"), code=1)
+    assert set(answer) == {"run_id", "status", "error", "sentence"}
+    assert answer["status"] == "failed"
+    assert answer["error"]["message"] == "run r1 failed: NotDone: no funds"
+    assert main([*run("declined"), "--log", URL]) == 1
+    assert "(R501)" in capsys.readouterr().err
+
+
+def test_run_stops_where_only_a_person_can_help_and_resumes(
+    capsys: Capture, broker: MemoryBroker
+) -> None:
+    answer = answered(capsys, *run("silent"), code=3)
+    assert (answer["status"], answer["error"]["code"]) == ("in_doubt", "R519")
+    assert "`refold resolve r1 'charge#1' --happened --result JSON`" in answer["error"]["next"]
+    assert main([*run("silent"), "--log", URL]) == 3
+    out, _ = capsys.readouterr()
+    assert out.startswith("resuming r1: no steps complete, charge in doubt since ")
+    answered(
+        *(capsys, "resolve", "r1", "charge#1", "--happened", "--result", '{"id": "c9"}'),
+        *("--within", "0"),
+        code=3,
+    )
+    assert answered(capsys, *run("silent"))["result"] == {"id": "c9"}
+
+
+def test_run_gives_other_code_a_chance_before_it_says_that_code_is_missing(
+    capsys: Capture, broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("refold_tools.cli.running.LOOK_S", 0.3)
+    writer = Writer(broker)
+    writer.claim("worker-0", process="p0")
+    other = done("load#1", "what no code of ours asks for")
+    writer.write("r1", *started(given="o1"), other, RunDiverged("load#1", "no such step", "1"))
+    answer = answered(capsys, *run("o1"), code=3)
+    assert answer["status"] == "diverged"
+    assert "refold retry r1" in answer["error"]["next"]
+
+
+# ---- the others
+
+
+def test_start_returns_at_once_or_waits_for_the_end(
+    capsys: Capture, broker: MemoryBroker, worker: None
+) -> None:
+    started_run = answered(capsys, "start", "shop", "--input", '"o1"', "--run-id", "r1")
+    assert (started_run["run_id"], started_run["run"]) == ("r1", "shop")
+    waited = answered(capsys, "start", "shop", "--input", '"o1"', "--run-id", "r1", "--wait")
+    assert waited["result"] == {"id": "charge-o1"}
+    assert main(["start", "shop", "--input", '"o2"', "--log", URL]) == 0
+    run_id = capsys.readouterr().out.split()[1]
+    assert len(run_id) == 36
+    for arguments, code in (
+        (("start", "shop", "--input", '"o2"', "--run-id", "r1"), "R505"),
+        (("start", "shoop", "--input", '"o2"'), "R506"),
+        (("start", "shop", "--input", "7"), "R507"),
+        (("start", "shop", "--input", '"o1"', "--version", "2"), "R506"),
+    ):
+        assert answered(capsys, *arguments, code=2)["error"]["code"] == code
+
+
+def test_resolve_retry_and_cancel_say_what_was_recorded(
+    capsys: Capture, broker: MemoryBroker, worker: None
+) -> None:
+    silent = ("start", "shop", "--input", '"silent"', "--run-id", "r1", "--wait")
+    assert answered(capsys, *silent, code=3)["status"] == "in_doubt"
+    denied = answered(capsys, "resolve", "r1", "charge#1", "--did-not-happen", "--by", "ada")
+    assert denied["run_id"] == "r1"
+    assert answered(capsys, *silent, code=3)["status"] == "in_doubt", "it was tried again"
+    assert answered(capsys, "retry", "r1", code=2)["error"]["code"] == "R526"
+    assert main(["cancel", "r1", "--why", "no longer wanted", "--log", URL]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("recorded: its end is recorded as asked for. r1: ")
+    happened = ("resolve", "r1", "charge#1", "--happened", "--result", '{"id": "c9"}')
+    answered(capsys, *happened)
+    waited = answered(capsys, *silent, code=1)
+    assert (waited["status"], waited["error"]["code"]) == ("cancelled", "R502")
+    assert "no longer wanted" in waited["error"]["message"]
+    assert answered(capsys, "cancel", "r1", code=1)["error"]["code"] == "R525"
+    assert answered(capsys, "cancel", "r9", code=2)["error"]["code"] == "R503"
+
+
+def test_a_failed_run_is_retried(capsys: Capture, broker: MemoryBroker, worker: None) -> None:
+    answered(capsys, "start", "shop", "--input", '"declined"', "--run-id", "r1", "--wait", code=1)
+    answer = answered(capsys, "retry", "r1", "--fresh-key", "--by", "ada")
+    assert answer["run_id"] == "r1"
+
+
+# ---- words
+
+
+@pytest.mark.parametrize("kind", EVENT_CLASSES, ids=lambda kind: kind.__name__)
+def test_every_event_has_words(kind: type) -> None:
+    line = event_words(example(kind), UTC, date(2026, 8, 1))
+    assert line.event == kind.__name__
+    assert line.what.strip()
+    assert "\n" not in line.what
+
+
+def test_durations_and_texts_are_short() -> None:
+    assert seconds(90_900) == "90.9 s"
+    assert seconds(120_000) == "2 min"
+    assert short("a\nb" + "x" * 100) == "a b" + "x" * 56 + "…"
