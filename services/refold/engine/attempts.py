@@ -90,13 +90,13 @@ class Attempts:
         if kept is None or not kept.attempts:
             arguments = ask.stored
             sent = decode_arguments(arguments)
-            key = self._key(run_id, state.era, slot, generation, definition.name, sent)
+            key = self._key(run_id, state.era, slot, generation, definition, sent)
         else:
             arguments = None
             sent = decode_arguments(kept.arguments)
             key = kept.effect_key
             if fresh:
-                key = self._key(run_id, state.era, slot, generation, kept.step, sent)
+                key = self._key(run_id, state.era, slot, generation, definition, sent)
         intent = decide.intend(slot, attempt, generation, terms, ask.fingerprint, key, arguments)
         call = Call(
             run_id=run_id,
@@ -119,9 +119,19 @@ class Attempts:
             raise
 
     def _key(
-        self, run_id: str, era: int, slot: str, generation: int, step: str, sent: dict[str, object]
+        self,
+        run_id: str,
+        era: int,
+        slot: str,
+        generation: int,
+        definition: StepDef,
+        sent: dict[str, object],
     ) -> str:
-        return effect_key(self.owner.namespace, run_id, era, slot, generation, step, sent)
+        """The effect key; what differs at each call of the same thing has no part in it."""
+        lasting = {name: value for name, value in sent.items() if name not in definition.volatile}
+        return effect_key(
+            self.owner.namespace, run_id, era, slot, generation, definition.name, lasting
+        )
 
     def _start(self, call: Call) -> None:
         """The intent is acknowledged: act, if the last look says that there is time."""
