@@ -166,6 +166,23 @@ def test_a_person_lets_it_go_on(moment: Moment) -> None:
     assert result(crash) == [6, 6, 6]
 
 
+def test_a_process_can_die_after_a_person_has_spoken() -> None:
+    """The mail is asked about after one crash; what comes after the word is explored too."""
+
+    def person(slot: str, key: str) -> Any:
+        return Absent()
+
+    points = [
+        CrashPoint("mail#1", "mail", 1, Moment.INTENT_STORED),
+        CrashPoint("mail#1", "mail", 1, Moment.AFTER_OUTCOME),
+    ]
+    denied, _ = explore_crashes(
+        app, "all", 5, reset=reset, effects=effects, person=person, points=points
+    ).crashes
+    assert denied.status == "completed"
+    assert [attempt.number for attempt in denied.state.slots["mail#1"].attempts] == [1, 2]
+
+
 def test_the_app_is_left_as_it_was(explored: Exploration) -> None:
     definition = app.steps["reserve"]
     assert definition.fn is reserve

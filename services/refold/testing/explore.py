@@ -169,6 +169,7 @@ class CrashExplorer:
         self._live: PartitionFold
         self._offset_next = 0
         self._verdict = False
+        self._said = 0
 
     def calm(self) -> tuple[Explored, tuple[CrashPoint, ...]]:
         """The run without a crash, and the points that it passed, in order."""
@@ -196,27 +197,40 @@ class CrashExplorer:
         )
         self.broker.exists = True
         self._publish(StartRun("start", self.run_id, self.name, self.given, None, "explorer"))
+        self._said = 0
+        try:
+            return self._lives(point)
+        finally:
+            for process in list(self.universe.processes):
+                process.kill()
+
+    def _lives(self, point: CrashPoint | None) -> Explored:
         process = self._start(1)
-        limit_us = int(self.days_max * 86_400e6)
         calls_before, effects_before = dict[str, int](), None
         if point is not None:
-            self.universe.run(limit_us, stop=lambda: not process.alive, turns_max=TURNS_MAX)
+            self._play(process)
+            # The end is in the log before the process passes what comes after it.
+            until_us = self.universe.now_us + 5_000_000
+            self.universe.run(until_us, stop=lambda: not process.alive, turns_max=TURNS_MAX)
             if process.alive:
                 raise RuntimeError(f"{point} was not reached again: the run is not deterministic")
             calls_before, effects_before = dict(self.calls), self.effects()
             process = self._start(2)
-            self.universe.run(limit_us, stop=self._taken_over, turns_max=TURNS_MAX)
-        said = 0
-        while True:
-            moved = self.universe.run(limit_us, stop=self._settled, turns_max=TURNS_MAX)
-            if not moved or not self._speak(said):
-                break
-            said += 1
+            self._go_on(self._taken_over)
+        self._play(process)
         # The end is in the log; the process still has to read its acknowledgement.
         self.universe.run(self.universe.now_us + 1_000, turns_max=TURNS_MAX)
-        explored = self._explored(point, calls_before, effects_before)
-        process.kill()
-        return explored
+        return self._explored(point, calls_before, effects_before)
+
+    def _play(self, process: SimProcess) -> None:
+        """Go on, with what the person says, until the run is settled or the process has died."""
+        while self._go_on(lambda: not process.alive or self._settled()):
+            if not process.alive or not self._speak(process):
+                return
+
+    def _go_on(self, stop: Callable[[], bool]) -> bool:
+        limit_us = int(self.days_max * 86_400e6)
+        return self.universe.run(limit_us, stop=stop, turns_max=TURNS_MAX)
 
     def _start(self, life: int) -> SimProcess:
         process = SimProcess(self.universe, f"life-{life}", epoch_ms=EPOCH_MS)
@@ -278,7 +292,7 @@ class CrashExplorer:
             self._verdict = state.ended is not None or needs in ("person", "code")
         return self._verdict
 
-    def _speak(self, said: int) -> bool:
+    def _speak(self, process: SimProcess) -> bool:
         """Let the person say one thing; whether they had something to say."""
         fold = self._fold()
         state = fold.runs[self.run_id]
@@ -292,7 +306,7 @@ class CrashExplorer:
             happened = isinstance(answer, Found)
             self._publish(
                 ResolveStep(
-                    f"said-{said}",
+                    f"said-{self._said}",
                     self.run_id,
                     entry.slot,
                     None,
@@ -303,12 +317,14 @@ class CrashExplorer:
                 )
             )
             self._verdict = False
+            self._said += 1
             # "It did not happen" is refused until no call can reach the far system any more.
             wait_us = 1_000 * (
                 1_000
                 + 2 * max((a.timeout_ms + a.settle_ms) for a in state.slots[entry.slot].attempts)
             )
-            self.universe.run(self.universe.now_us + wait_us, turns_max=TURNS_MAX)
+            until_us = self.universe.now_us + wait_us
+            self.universe.run(until_us, stop=lambda: not process.alive, turns_max=TURNS_MAX)
             return True
         return False
 
