@@ -69,6 +69,7 @@ pytest: $(VENV)/.dev
 
 test-all: lint ## the long forms: every seed, every mutant, the whole model
 	$(BIN)/python tests/model/check.py all
+	$(BIN)/python -m refold.testing.simulate --seeds 0-$$(($${REFOLD_SEEDS:-2000} - 1))
 	REFOLD_SEEDS=$${REFOLD_SEEDS:-2000} $(BIN)/pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
 	$(MAKE) mutants
 
