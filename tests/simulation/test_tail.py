@@ -5,7 +5,9 @@ from random import Random
 
 import pytest
 
+from refold.engine.clock import Clock
 from refold.engine.ending import ClaimEnded, ClaimFenced, ClaimUnknown
+from refold.engine.log_clock import LogClock
 from refold.engine.tail import Decision, Tail
 from refold.log.memory import Faults, MemoryBroker, MemoryLog, ReadCall, ReadFault
 from refold.log.port import Entry, Topic
@@ -14,6 +16,10 @@ from refold_projections.fold import Position
 from refold_schemas.codec import KIND_CLAIM, KIND_EVENT, RecordHeader
 
 OURS, FOREIGN = b"o" * 16, b"f" * 16
+
+
+def log_clock(clock: Clock) -> LogClock:
+    return LogClock(clock, append_ms=0, sent_boot_ms=0, told_boot_ms=0, skew_max_ms=5_000)
 
 
 class OneFault(Faults):
@@ -49,6 +55,8 @@ def append_behind_a_foreign_claim(
         timeout_ms=1_000,
         on_report=lambda record: None,
         on_end=ended.append,
+        clock=process,
+        log_clock=log_clock(process),
     )
 
     async def main() -> None:
@@ -97,6 +105,8 @@ def test_a_defect_in_what_follows_an_acknowledgement_ends_the_claim_aloud(error:
         timeout_ms=1_000,
         on_report=lambda record: None,
         on_end=ended.append,
+        clock=process,
+        log_clock=log_clock(process),
     )
 
     async def main() -> None:

@@ -7,7 +7,7 @@ person or another process can see comes from durable state. Source: design, sect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from refold.engine.clock import Clock
+from refold.engine.log_clock import LogClock
 from refold.engine.tail import Decision, Tail
 from refold.log.port import Entry, Record
 from refold_projections.fold import Mark, PartitionFold, RunState, Stamp, evolve, stamp_of
@@ -44,14 +44,14 @@ class Books:
         self,
         fold: PartitionFold,
         codec: Codec,
-        clock: Clock,
+        log_clock: LogClock,
         *,
         epoch: int,
         batch_size_max: int,
         on_timer: Callable[[str, TimerScheduled], None],
         on_change: Callable[[str, RunState], None],
     ) -> None:
-        self.codec, self.clock = codec, clock
+        self.codec, self.log_clock = codec, log_clock
         self.claim_id, self.epoch = fold.position.claim_id, epoch
         self.facts = fold.facts
         self.states: dict[str, RunState] = fold.runs
@@ -74,8 +74,8 @@ class Books:
         return self._n_next
 
     def now_ms(self) -> int:
-        """The owner's wall clock, never behind an event that is in the log."""
-        self._time_last_ms = max(self._time_last_ms, self.clock.wall_ms())
+        """The owner's wall clock, within bounds, and never behind an event that is in the log."""
+        self._time_last_ms = max(self._time_last_ms, self.log_clock.wall_ms())
         return self._time_last_ms
 
     def commit(

@@ -18,6 +18,7 @@ from refold.engine.clock import Clock
 from refold.engine.driver import Driver
 from refold.engine.ending import ClaimEnded, ClaimReleased
 from refold.engine.intake import Intake
+from refold.engine.log_clock import LogClock
 from refold.engine.reporter import Reporter
 from refold.engine.session import LogLine
 from refold.engine.settings import WorkerSettings
@@ -83,12 +84,12 @@ class PartitionOwner:
         self.namespace = log.facts.namespace
         self.zone = ZoneInfo(app.time_zone)
         self.claimed_boot_ms = 0
-        self._claim_sent_boot_ms = self._claim_append_ms = 0
         self.ended = False
         self.why: ClaimEnded | None = None
         self.draining = False
         self.books: Books
         self.tail: Tail
+        self.log_clock: LogClock
         self.timers: Timers
         self.driver = Driver(self)
         self.attempts = Attempts(self)
@@ -126,12 +127,18 @@ class PartitionOwner:
     def _take_over(self, claim: Claim) -> None:
         fold, self._kept = claim.fold, claim.kept
         self.claimed_boot_ms = claim.acked_boot_ms
-        self._claim_sent_boot_ms, self._claim_append_ms = claim.sent_boot_ms, claim.append_ms
-        self.timers = Timers(self.clock, self._fire, at_once=self.settings.timers_at_once)
+        self.log_clock = LogClock(
+            self.clock,
+            append_ms=claim.append_ms,
+            sent_boot_ms=claim.sent_boot_ms,
+            told_boot_ms=claim.acked_boot_ms,
+            skew_max_ms=self.settings.clock_skew_max_ms,
+        )
+        self.timers = Timers(self.log_clock, self._fire, at_once=self.settings.timers_at_once)
         self.books = Books(
             fold,
             self.codec,
-            self.clock,
+            self.log_clock,
             epoch=claim.epoch,
             batch_size_max=self.log.facts.batch_size_max,
             on_timer=self.timers.add,
@@ -146,6 +153,8 @@ class PartitionOwner:
             timeout_ms=self.settings.append_timeout_ms,
             on_report=self._reported,
             on_end=self._claim_over,
+            clock=self.clock,
+            log_clock=self.log_clock,
         )
         self.books.tail = self.tail
         # What was folded after its snapshot is not in any snapshot yet.
@@ -339,11 +348,10 @@ class PartitionOwner:
         """From which moment on, by the log's own clock, "it did not happen" can be believed.
 
         A person's word counts from when it was appended, not from when it is decided: one that lay
-        in a backlog may have been given while a call could still act. The log's clock is known at
-        our claim's append, which came after `_claim_sent_boot_ms`, so this errs on the late side.
+        in a backlog may have been given while a call could still act. It errs on the late side.
         """
         boot_ms = self.clock.boot_ms() + self.settling.believe_in_ms(run_id, slot)
-        return self._claim_append_ms + boot_ms - self._claim_sent_boot_ms
+        return self.log_clock.latest_ms(boot_ms)
 
     def thread_overdue(self, call: Call) -> None:
         """A sync step outlived its deadline: it cannot be cancelled, only watched."""

@@ -44,7 +44,8 @@ class Facts(NamedTuple):
 
     `running`: attempt numbers whose call has not ended in this process. `believe_in_ms`: how long
     until "absent" may be believed. `wall_ms`: now. `since_end_ms`: since the last attempt ended
-    here. `expired`: an acquisition whose handle ran out.
+    here. `expired`: an acquisition whose handle ran out. `log_ms`: what the log's clock shows at
+    the latest, `skew_max_ms`: how far off it an event's time may be.
     """
 
     claim_id: bytes
@@ -59,6 +60,8 @@ class Facts(NamedTuple):
     repeats_max: int
     repeat_first_ms: int
     repeat_max_ms: int
+    log_ms: int
+    skew_max_ms: int
 
 
 VERDICTS = {"completed": "done", "failed": "failed", "never_started": "never_started"}
@@ -95,7 +98,7 @@ def next_move(state: RunState, slot: Slot, facts: Facts) -> Move:
             return Move(Do.SETTLE, unsettled[-1], "absent")
         return Move(Do.ATTEMPT)
     if slot.policy == Policy.KEYED.value and state.cancel is None:
-        if len(slot.attempts) <= facts.repeats_max and key_lives(slot, unsettled, facts.wall_ms):
+        if len(slot.attempts) <= facts.repeats_max and key_lives(slot, unsettled, facts):
             return Move(Do.ATTEMPT, wait_ms=_repeat_wait(slot, unsettled, facts))
         reason = "its key may have been forgotten by the far system"
         return _ask(slot, unsettled, facts, reason)
@@ -104,11 +107,16 @@ def next_move(state: RunState, slot: Slot, facts: Facts) -> Move:
     return _ask(slot, unsettled, facts, "")
 
 
-def key_lives(slot: Slot, unsettled: tuple[Attempt, ...], wall_ms: int) -> bool:
-    """Whether a repeat sent now surely ends while the far system still knows the key."""
+def key_lives(slot: Slot, unsettled: tuple[Attempt, ...], facts: Facts) -> bool:
+    """Whether a repeat sent now surely ends while the far system still knows the key.
+
+    The intent's time is that of another wall clock, off the log's by `skew_max_ms` at most; now
+    is what the log's clock shows at the latest, so no jump of a clock makes a key live longer.
+    """
     if slot.key_ttl_ms is None:
         return True
-    return wall_ms - slot.key_since_ms + unsettled[-1].timeout_ms < slot.key_ttl_ms
+    age_ms = facts.log_ms - (slot.key_since_ms - facts.skew_max_ms)
+    return age_ms + unsettled[-1].timeout_ms < slot.key_ttl_ms
 
 
 def _ask(slot: Slot, unsettled: tuple[Attempt, ...], facts: Facts, reason: str) -> Move:

@@ -106,6 +106,8 @@ class Settling:
             settings.repeats_max,
             settings.repeat_first_ms,
             settings.repeat_max_ms,
+            owner.log_clock.latest_ms(boot_ms),
+            settings.clock_skew_max_ms,
         )
 
     def believe_in_ms(self, run_id: str, slot: Slot) -> int:

@@ -9,7 +9,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from refold.engine.clock import Clock
 from refold.engine.ending import ClaimEnded, ClaimFenced, ClaimUnknown, LogWasCut
+from refold.engine.log_clock import LogClock
 from refold.log.port import Entry, Log, Record, Topic
 from refold_projections.fold import Position, Verdict, judge
 from refold_schemas.codec import RecordHeader
@@ -41,6 +43,8 @@ class Tail:
         timeout_ms: int,
         on_report: Callable[[Record], None],
         on_end: Callable[[ClaimEnded], None],
+        clock: Clock,
+        log_clock: LogClock,
     ) -> None:
         self.log, self.partition, self.claim_id = log, partition, claim_id
         self.position = position
@@ -50,6 +54,7 @@ class Tail:
         self.appends = 0
         self.ended: ClaimEnded | None = None
         self._on_report, self._on_end = on_report, on_end
+        self._clock, self._log_clock = clock, log_clock
         self._queue: deque[Decision] = deque()
         self._flight: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()
@@ -160,6 +165,7 @@ class Tail:
     async def _send(self, entries: Sequence[Entry]) -> int:
         """The offset of the acknowledged batch. Anything but an offset is unknown (rule 5)."""
         self.appends += 1
+        sent_boot_ms = self._clock.boot_ms()
         try:
             async with asyncio.timeout(self.timeout_ms / 1000):
                 ack = await self.log.append(Topic.EVENTS, self.partition, entries)
@@ -169,6 +175,7 @@ class Tail:
             raise ClaimUnknown(self.partition, f"{type(error).__name__}: {error}") from error
         if ack.offset is None or ack.offset < 0:
             raise ClaimUnknown(self.partition, f"the log acknowledged with offset {ack.offset}")
+        self._log_clock.note(ack.append_ms, sent_boot_ms)
         return ack.offset
 
     async def _read_gap(self, end: int) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import heapq
 from collections.abc import Callable, Mapping
 
-from refold.engine.clock import Clock
+from refold.engine.log_clock import LogClock
 from refold_projections.fold import RunState
 from refold_schemas.events import TimerScheduled
 
@@ -16,7 +16,7 @@ class Timers:
     """Rebuilt from the fold; calls `fire(run_id, timer_id, generation)` when one is due."""
 
     def __init__(
-        self, clock: Clock, fire: Callable[[str, str, int], None], *, at_once: int
+        self, clock: LogClock, fire: Callable[[str, str, int], None], *, at_once: int
     ) -> None:
         self._clock, self._fire, self._at_once = clock, fire, at_once
         self._heap: list[tuple[int, str, str, int]] = []
