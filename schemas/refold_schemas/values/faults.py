@@ -11,13 +11,15 @@ from refold_schemas.values.storing import encode_value
 
 MESSAGE_LENGTH_MAX = 10_000
 """Characters of an exception's message that are kept; what is longer ends in `…`."""
+ARGUMENTS_BYTES_MAX = 32_768
+"""Stored arguments over it are left out: a failure must always find room in a batch."""
 
 
 def encode_error(exc: BaseException) -> ErrorInfo:
     """Keep an exception: its class, its message and, where that makes it again, its arguments.
 
-    `args` is set only if they can be stored and `type(exc)(*args)` has the same arguments and
-    attributes; never raises.
+    `args` is set only if they can be stored in 32 KiB and `type(exc)(*args)` has the same arguments
+    and attributes; never raises.
 
     >>> encode_error(ValueError("no such order"))
     ErrorInfo(type='ValueError', path='builtins:ValueError', message='no such order', \
@@ -66,7 +68,7 @@ def _faithful_arguments(exc: BaseException) -> Value | None:
             and difference(kept, made, strict=True) is None
             and str(again) == str(exc)
         )
-        return value if same else None
+        return value if same and len(value.body or b"") <= ARGUMENTS_BYTES_MAX else None
     except ValueRefused:
         return None
     except Exception:  # a constructor that takes other arguments than it keeps

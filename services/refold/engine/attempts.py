@@ -1,6 +1,7 @@
 """Attempts: intending, starting, timing out, and what an end is recorded as."""
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from refold.app.definitions import StepDef
@@ -12,6 +13,7 @@ from refold.engine.model_use import read_model_use
 from refold.engine.session import ChunkAsked, StepAsked
 from refold_projections.fold import OPEN, Slot
 from refold_schemas.errors import CallRefused, ValueRefused
+from refold_schemas.events import StepCompleted
 from refold_schemas.values import (
     Argument,
     ErrorInfo,
@@ -20,6 +22,7 @@ from refold_schemas.values import (
     Unrecordable,
     Value,
     decode_value,
+    digest_value,
     effect_key,
     encode_error,
     encode_value,
@@ -173,7 +176,7 @@ class Attempts:
             result, unrecordable = storable(value, owner.settings.value_bytes_max)
             model = read_model_use(value) if call.definition.is_model else None
             event = decide.completed(slot, call.attempt, result, unrecordable, model, None)
-            owner.books.commit(run_id, (event,), then=owner.driver.then_deliver(run_id, slot))
+            self._completed(run_id, event, value)
             self.forget(run_id, slot)
             owner.driver.outcome_recorded(run_id, slot)
         elif kind == "expired":
@@ -187,6 +190,24 @@ class Attempts:
             doubt = decide.in_doubt(slot, call.attempt, reason, escalated=False)
             owner.books.commit(run_id, (doubt,))
             owner.settling.look_at(run_id, slot)
+
+    def _completed(self, run_id: str, event: StepCompleted, value: object) -> None:
+        """Record that a step returned. It happened, so it is recorded whatever its size."""
+        books, then = self.owner.books, self.owner.driver.then_deliver(run_id, event.slot)
+        try:
+            books.commit(run_id, (event,), then=then)
+        except DecisionTooLarge as error:
+            # A log may hold less in one batch than a value may have, or than several arguments.
+            size = 0 if event.result is None else len(event.result.body or b"")
+            lost = unrecordable_of(value, "result", str(error), size)
+            arguments = event.arguments
+            if arguments is not None:
+                arguments = tuple(
+                    a if a.value.body is None else Argument(a.name, digest_value(a.value))
+                    for a in arguments
+                )
+            event = replace(event, result=None, unrecordable=lost, arguments=arguments)
+            books.commit(run_id, (event,), then=then)
 
     def _is_open(self, call: Call) -> bool:
         """Whether the attempt is still under way in the record."""
@@ -316,12 +337,11 @@ class Attempts:
         kept = decide.kept_arguments(ask.stored)
         bare = NoIntent(call.definition.name, ask.fingerprint, kept)
         run_id = call.run_id
-        then = owner.driver.then_deliver(run_id, call.slot)
         if kind == "returned":
             result, unrecordable = storable(value, owner.settings.value_bytes_max)
             model = read_model_use(value) if call.definition.is_model else None
             event = decide.completed(call.slot, call.attempt, result, unrecordable, model, bare)
-            owner.books.commit(run_id, (event,), then=then)
+            self._completed(run_id, event, value)
             owner.driver.outcome_recorded(run_id, call.slot)
             return
         if state.cancel is not None:
@@ -340,6 +360,7 @@ class Attempts:
             at_ms=at_ms,
             generation=state.event_count + 2,
         )
+        then = owner.driver.then_deliver(run_id, call.slot)
         owner.books.commit(run_id, events, at_ms=at_ms, then=then)
         if wait_ms is None:
             owner.driver.outcome_recorded(run_id, call.slot)
@@ -398,14 +419,18 @@ def storable(result: object, size_max: int) -> tuple[Value | None, Unrecordable 
     try:
         value = encode_value(result, path="result")
     except ValueRefused as refused:
-        reason, path, size = refused.reason, refused.path, 0
-    else:
-        size = len(value.body or b"")
-        if size <= size_max:
-            return value, None
-        reason, path = f"{size:,} bytes, {size_max:,} are allowed", "result"
+        return None, unrecordable_of(result, refused.path, refused.reason, 0)
+    size = len(value.body or b"")
+    if size <= size_max:
+        return value, None
+    reason = f"{size:,} bytes, {size_max:,} are allowed"
+    return None, unrecordable_of(result, "result", reason, size)
+
+
+def unrecordable_of(result: object, path: str, reason: str, size: int) -> Unrecordable:
+    """What is kept of a result that cannot be stored. `size` in bytes, 0 where it has none."""
     kind = f"{type(result).__module__}.{type(result).__qualname__}"
-    return None, Unrecordable(kind, path, reason, size, short_repr(result))
+    return Unrecordable(kind, path, reason, size, short_repr(result))
 
 
 def short_repr(result: object) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from refold.engine.log_clock import LogClock
 from refold.engine.tail import Decision, Tail
 from refold.log.port import Entry, Record
+from refold.log.sizes import batch_size
 from refold_projections.fold import Mark, PartitionFold, RunState, Stamp, evolve, stamp_of
 from refold_schemas.codec import KIND_EVENT, Codec, RecordHeader
 from refold_schemas.errors import UndecodableRecord
@@ -100,7 +101,6 @@ class Books:
         last = len(events) - 1
         entries: list[Entry] = []
         stamps: list[Stamp] = []
-        size = 0
         for i, event in enumerate(events):
             value = self.codec.encode(event)
             if command_next is not None and i == last:
@@ -112,8 +112,9 @@ class Books:
             entries.append(Entry(key, value, packed))
             bytes_here = len(value) + len(packed) + (len(key) if key else 0)
             stamps.append(Stamp(at_ms, self.claim_id, n, bytes_here, self.facts.unclean_total))
-            size += bytes_here
             n += 1
+        # As the log counts it: what it would refuse must be refused here, before anything changes.
+        size = batch_size(entries)
         if size > self._batch_size_max:
             raise DecisionTooLarge(size, self._batch_size_max)
         self._n_next = n

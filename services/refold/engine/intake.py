@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from refold.engine import decide
+from refold.engine.books import DecisionTooLarge
 from refold.engine.decide import Offer
 from refold.log import partition_for
 from refold.log.port import Record, Topic
@@ -94,7 +95,14 @@ class Intake:
             # Not before it is durable: code that kills its process must leave a run behind that
             # can be parked, or its command would be taken again for ever.
             then = partial(owner.start_new, run_id)
-        owner.books.commit(run_id, events, command_next=record.offset + 1, then=then)
+        try:
+            owner.books.commit(run_id, events, command_next=record.offset + 1, then=then)
+        except DecisionTooLarge as error:
+            # The same at every try: it must not keep the commands behind it waiting.
+            events = decide.rejected(command, record.offset, "too_large", str(error))
+            owner.books.commit(run_id, events, command_next=record.offset + 1)
+            owner.tell("rejected", run_id, f"{type(command).__name__}: too_large: {error}")
+            return
         self._follow_up(command, first)
 
     @staticmethod

@@ -149,7 +149,7 @@ class PartitionOwner:
             self.partition,
             fold.position.claim_id,
             fold.position,
-            batch_bytes=self.settings.batch_bytes,
+            batch_bytes=min(self.settings.batch_bytes, self.log.facts.batch_size_max),
             timeout_ms=self.settings.append_timeout_ms,
             on_report=self._reported,
             on_end=self._claim_over,

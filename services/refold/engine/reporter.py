@@ -1,9 +1,11 @@
 """Sends what a process learns too late as AttemptReported: evidence, outside the claim rule."""
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from refold.log.port import Entry, Log, Topic
+from refold.log.sizes import batch_size
 from refold_schemas.codec import KIND_REPORT, Codec, RecordHeader
 from refold_schemas.events import AttemptReported
 from refold_schemas.values import ErrorInfo, Value
@@ -51,6 +53,10 @@ class Reporter:
         )
         header = RecordHeader(KIND_REPORT, call.claim_id, 0, call.n, self._clock.wall_ms(), 0)
         entry = Entry(call.run_id.encode(), self._codec.encode(event), header.pack())
+        if batch_size([entry]) > self._log.facts.batch_size_max:
+            # That it happened is what counts; what it returned is too large to be said.
+            event = replace(event, result=None, error=None)
+            entry = entry._replace(value=self._codec.encode(event))
         task = asyncio.get_running_loop().create_task(
             self._send(self._partition_of(call.run_id), entry)
         )

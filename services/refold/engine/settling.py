@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from refold.app.definitions import StepDef
 from refold.engine import decide
-from refold.engine.attempts import describe, storable
+from refold.engine.attempts import describe, storable, unrecordable_of
+from refold.engine.books import DecisionTooLarge
 from refold.engine.recovery import Do, Facts, Move, believe_in_ms, next_move
 from refold.engine.session import ChunkAsked
 from refold_projections.fold import UNSETTLED, Attempt, RunState, Slot
@@ -231,13 +232,7 @@ class Settling:
         last = now.unsettled[-1]
         if kind == "found":
             self._asked.pop((run_id, slot.name), None)
-            result, unrecordable = storable(value, owner.settings.value_bytes_max)
-            event: RunEvent
-            if result is None:
-                event = decide.completed(slot.name, last.number, None, unrecordable, None, None)
-            else:
-                event = decide.resolved(slot.name, last.number, "done", "lookup", result=result)
-            self._record(run_id, slot.name, (event,))
+            self._found(run_id, slot.name, last.number, value)
         elif kind == "rejected":
             self._asked.pop((run_id, slot.name), None)
             self._rejected(run_id, state, now, definition, value)
@@ -249,6 +244,24 @@ class Settling:
             self._wait("settle", run_id, state, slot.name, wait_ms)
         else:
             self._no_answer(run_id, state, now, last, value)
+
+    def _found(self, run_id: str, name: str, number: int, value: object) -> None:
+        """The far system has it: the slot is done, whether or not its result can be stored."""
+        owner = self.owner
+        result, unrecordable = storable(value, owner.settings.value_bytes_max)
+        event: RunEvent
+        if result is None:
+            event = decide.completed(name, number, None, unrecordable, None, None)
+        else:
+            event = decide.resolved(name, number, "done", "lookup", result=result)
+        then = owner.driver.then_deliver(run_id, name)
+        try:
+            owner.books.commit(run_id, (event,), then=then)
+        except DecisionTooLarge as error:
+            lost = unrecordable_of(value, "result", str(error), 0)
+            event = decide.completed(name, number, None, lost, None, None)
+            owner.books.commit(run_id, (event,), then=then)
+        self.after(run_id, name)
 
     def _rejected(
         self, run_id: str, state: RunState, slot: Slot, definition: StepDef, error: BaseException
