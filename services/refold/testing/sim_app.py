@@ -15,7 +15,7 @@ from refold_schemas.values import NotDone, Policy, Retry
 
 TIMEOUT = timedelta(seconds=2)
 SETTLE = timedelta(seconds=1)
-SHIP_KEY_TTL = timedelta(seconds=15)
+SHIP_KEY_TTL = timedelta(seconds=9)
 LABEL_KEY_TTL = timedelta(seconds=12)
 
 SERVICES = {

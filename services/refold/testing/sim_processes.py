@@ -88,7 +88,7 @@ class SimLog:
             await self.process.kill_here()
         duration_us = rng.randint(50, self.lease_ms * 2) * 1000
         simulation.journal.fault(f"freeze {point}", self.process.name, f"{duration_us / 1e6} s")
-        await self.process.freeze_here(duration_us)
+        await self.process.freeze_here(duration_us, machine=rng.random() < 0.5)
 
 
 class WorkerSlot:

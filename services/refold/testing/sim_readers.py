@@ -72,7 +72,7 @@ class Readers:
             for partition in self.watch.partitions:
                 log = MemoryLog(f"memory://{broker.namespace}", broker=broker)
                 _at_once(log.open(create=False))
-                fold, _ = _at_once(checkpoints.load(log, partition.number, codec))
+                fold = _at_once(checkpoints.load(log, partition.number, codec)).fold
                 start = fold.position.offset_next
                 fold.apply_all(r for r in partition.stream.records if r.offset >= start)
                 self.watch.journal.counts["takeovers from a checkpoint"] += start > 0

@@ -18,6 +18,9 @@ LOOKUP_LAG_MS_MAX = 200
 """A deed is found by a lookup this long after it was done. All three are below `settle`."""
 
 
+CURSED_P = 1 / 6
+
+
 class VendorError(Exception):
     """The far system or the network says that something went wrong, and not whether it acted."""
 
@@ -112,6 +115,7 @@ class SimVendor:
     _memory: dict[tuple[str, str], _Memory] = field(default_factory=dict)
     _found: dict[tuple[str, str], _Memory] = field(default_factory=dict)
     _keys: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    _cursed: dict[tuple[str, str], bool] = field(default_factory=dict)
 
     def arrive(
         self, call: Call, mode: str, answer: Callable[[Any, Exception | None], None]
@@ -183,6 +187,13 @@ class SimVendor:
             return Absent()
         return Rejected(found.error(f"{service}: declined")) if found.error else Found(found.value)
 
+    def fault_p(self, call: Call) -> float:
+        """The chance of a fault; for one slot in six nearly every call is bad."""
+        name = (call.run_id, call.slot)
+        if name not in self._cursed:
+            self._cursed[name] = self.rng.random() < CURSED_P
+        return min(0.9, 4 * self.rates.call_p) if self._cursed[name] else self.rates.call_p
+
     def done(self, run_id: str, slot: str) -> list[Deed]:
         """What the far system did for a slot."""
         return self.by_slot.get((run_id, slot), [])
@@ -230,7 +241,7 @@ class Link:
     async def _send(self, call: Call) -> Any:
         vendor, rng = self.vendor, self.vendor.rng
         mode = "ok"
-        if rng.random() < vendor.rates.call_p:
+        if rng.random() < vendor.fault_p(call):
             mode = rng.choice(CALL_MODES)
             vendor.journal.fault(mode, "vendor", f"{call.slot} of {call.run_id}")
         loop = self.process.loop
@@ -296,7 +307,7 @@ class Link:
         if point == "before send":
             duration_us = rng.randint(100, self.lease_ms * 3) * 1000
             vendor.journal.fault("freeze before send", self.process.name, f"{duration_us / 1e6} s")
-            await self.process.freeze_here(duration_us)
+            await self.process.freeze_here(duration_us, machine=rng.random() < 0.5)
 
 
 def _post(call_soon: Callable[..., object], callback: Callable[[], None]) -> None:
