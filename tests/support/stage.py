@@ -19,7 +19,7 @@ from refold.log.memory import MemoryBroker, MemoryLog
 from refold.log.port import Ack, Entry, Topic
 from refold.testing.sim_loop import SimProcess, Universe, current_process
 from refold.worker import Worker
-from refold_projections.fold import PartitionFold
+from refold_projections.fold import PartitionFold, state_hash
 from refold_schemas.codec import Codec
 from refold_schemas.errors import RefoldError
 from refold_schemas.events import Event, PartitionClaimed, StepCompleted
@@ -210,7 +210,8 @@ class Stage:
         for record in self.broker.records(Topic.EVENTS, partition):
             fold.apply(record)
         self.hand_overs += 1
-        if dict(owner.books.states) != dict(fold.runs):
+        taken = {run_id: state_hash(state) for run_id, state in owner.books.states.items()}
+        if taken != {run_id: state_hash(state) for run_id, state in fold.runs.items()}:
             self.problems.append(f"partition {partition}: the owner's state is not the log's fold")
 
     async def _call(

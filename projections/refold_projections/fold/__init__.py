@@ -3,6 +3,7 @@
 from refold_projections.fold.boundary import Boundary, boundary, is_under_way, is_waiting
 from refold_projections.fold.evidence import conflicts
 from refold_projections.fold.evolve import evolve
+from refold_projections.fold.packed import Armed, RunStates, is_idle
 from refold_projections.fold.partition import Applied, Facts, Mark, PartitionFold, stamp_of
 from refold_projections.fold.position import NO_CLAIM, Position, Verdict, judge
 from refold_projections.fold.sentence import moment, sentence
@@ -39,6 +40,7 @@ __all__ = [
     "OPEN",
     "UNSETTLED",
     "Applied",
+    "Armed",
     "Attempt",
     "Boundary",
     "Cancel",
@@ -51,6 +53,7 @@ __all__ = [
     "PartitionFold",
     "Position",
     "RunState",
+    "RunStates",
     "Slot",
     "Stamp",
     "Timer",
@@ -59,6 +62,7 @@ __all__ = [
     "conflicts",
     "evolve",
     "from_snapshot",
+    "is_idle",
     "is_under_way",
     "is_waiting",
     "judge",

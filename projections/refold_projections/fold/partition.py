@@ -1,6 +1,6 @@
 """The fold of one partition: claim rule, runs, what a claim needs to know. Every reader uses it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, MutableMapping
 from typing import NamedTuple, Protocol
 
 from refold_projections.fold.evolve import evolve
@@ -82,8 +82,10 @@ class PartitionFold:
         self.codec = codec
         self.position = Position()
         self.facts = Facts()
-        self.runs: dict[str, RunState] = {}
+        self.runs: MutableMapping[str, RunState] = {}
         self.marks: dict[str, Mark] = {}
+        self.touched: dict[str, None] = {}
+        """Runs that a record was folded into by this fold, not by what it was restored from."""
         self.skipped: dict[Verdict, int] = {}
         self._keep = keep
 
@@ -164,6 +166,7 @@ class PartitionFold:
             if state is not None and not is_report(header):  # evidence nobody can read says nothing
                 # One unreadable body parks its run and nothing else.
                 detail = f"event at offset {record.offset} cannot be read: {problem}"
+                self.touched[run_id] = None
                 self.runs[run_id] = state._replace(
                     parked=Parked("blocked", "undecodable_event", detail)
                 )
@@ -171,6 +174,7 @@ class PartitionFold:
             return
         after = evolve(state, run_id, _run_event(event), stamp_of(header, record, self.facts))
         if after is not None:
+            self.touched[run_id] = None
             self.runs[run_id] = after
             self.marks[run_id] = Mark(record.offset, header.claim_id, header.n)
 

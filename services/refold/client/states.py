@@ -50,7 +50,8 @@ class StateReader:
             return self._fold
 
     async def _begin(self, keep: Callable[[str], bool] | None) -> PartitionFold:
-        fold, _ = await checkpoints.load(self._log, self._partition, self._codec, keep=keep)
+        restored = await checkpoints.load(self._log, self._partition, self._codec, keep=keep)
+        fold = restored.fold
         return fold
 
     async def _catch_up(self, fold: PartitionFold) -> None:

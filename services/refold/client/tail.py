@@ -115,9 +115,10 @@ class PartitionTail:
         async with self._beginning:
             if self._begun:
                 return
-            fold, _ = await checkpoints.load(
+            restored = await checkpoints.load(
                 self._log, self._partition, self._codec, keep=lambda _: False
             )
+            fold = restored.fold
             start, _ = await self._log.bounds(Topic.EVENTS, self._partition)
             offset_next = max(start, fold.position.offset_next)
             self.position = fold.position._replace(offset_next=offset_next)

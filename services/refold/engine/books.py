@@ -4,6 +4,7 @@ A decision is folded when it is queued (tentative) and acts only after its ackno
 person or another process can see comes from durable state. Source: design, section 3.2.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -11,7 +12,16 @@ from refold.engine.log_clock import LogClock
 from refold.engine.tail import Decision, Tail
 from refold.log.port import Entry, Record
 from refold.log.sizes import batch_size
-from refold_projections.fold import Mark, PartitionFold, RunState, Stamp, evolve, stamp_of
+from refold_projections.fold import (
+    Mark,
+    PartitionFold,
+    RunState,
+    RunStates,
+    Stamp,
+    evolve,
+    stamp_of,
+    to_snapshot,
+)
 from refold_schemas.codec import KIND_EVENT, Codec, RecordHeader
 from refold_schemas.errors import UndecodableRecord
 from refold_schemas.events import AttemptReported, RunEvent, TimerScheduled
@@ -44,6 +54,7 @@ class Books:
     def __init__(
         self,
         fold: PartitionFold,
+        states: RunStates,
         codec: Codec,
         log_clock: LogClock,
         *,
@@ -55,10 +66,10 @@ class Books:
         self.codec, self.log_clock = codec, log_clock
         self.claim_id, self.epoch = fold.position.claim_id, epoch
         self.facts = fold.facts
-        self.states: dict[str, RunState] = fold.runs
+        self.states = states
         """Tentative: all queued events included. Of a run with nothing queued: durable too."""
         self.marks: dict[str, Mark] = fold.marks
-        self.dirty: dict[str, None] = {}
+        self.dirty: dict[str, None] = dict(fold.touched)
         """Runs that changed durably since their last snapshot."""
         self.tail: Tail | None = None
         self.command_next = fold.position.command_next
@@ -66,6 +77,7 @@ class Books:
         self._n_next = 0
         self._time_last_ms = fold.position.time_last_ms
         self._unacked: dict[str, Unacked] = {}
+        self._to_pack: dict[str, None] = {}
         self._batch_size_max = batch_size_max
         self._on_timer, self._on_change = on_timer, on_change
 
@@ -217,9 +229,30 @@ class Books:
         else:
             unacked.waiting.append(then)
 
-    def unsaved(self) -> Iterator[tuple[RunState, Mark]]:
-        """Durable states that changed since the last snapshot, with the label of each."""
+    def unsaved(self) -> Iterator[tuple[str, bytes]]:
+        """Run_id and encoded snapshot of each durable state that changed since its last one."""
         for run_id in self.dirty:
-            state = self.durable(run_id)
+            packed = self.states.packed(run_id)
+            state = None if packed else self.durable(run_id)
             if state is not None:
-                yield state, self.marks[run_id]
+                packed = self.codec.encode(to_snapshot(state, self.marks[run_id]))
+            if packed is not None:
+                yield run_id, packed
+
+    def pack_later(self, run_id: str) -> None:
+        """The run is idle or over: its state may be packed when there is time."""
+        self._to_pack[run_id] = None
+
+    @property
+    def packing(self) -> int:
+        """How many states wait to be packed."""
+        return len(self._to_pack)
+
+    def pack_some(self, wanted: Callable[[str], bool], *, at_once: int) -> None:
+        """Pack up to `at_once` of them, unless a run has become `wanted` again."""
+        for run_id in list(itertools.islice(self._to_pack, at_once)):
+            del self._to_pack[run_id]
+            if run_id in self._unacked:
+                self._to_pack[run_id] = None
+            elif not wanted(run_id):
+                self.states.pack(run_id, self.marks[run_id])

@@ -3,22 +3,24 @@
 Source: design, section 3.3. What cannot be used is left aside; the fold does without it.
 """
 
+import sys
 from collections.abc import AsyncIterator, Callable, Iterable
+from typing import NamedTuple
 
 from refold.log.port import Entry, Log, Record, Topic
 from refold.log.sizes import batch_size
 from refold_projections.fold import (
+    Armed,
     Facts,
     Mark,
     PartitionFold,
     Position,
-    RunState,
-    from_snapshot,
-    to_snapshot,
+    RunStates,
+    is_idle,
 )
 from refold_schemas.codec import Codec, RecordHeader
 from refold_schemas.errors import BatchTooLarge, HeaderUnreadable, UndecodableRecord
-from refold_schemas.snapshots import Checkpoint, RunSnapshot
+from refold_schemas.snapshots import Checkpoint, RunSnapshot, TimerKept
 
 READ_BYTES = 4 << 20
 BATCH_BYTES = 512 * 1024
@@ -52,18 +54,17 @@ def checkpoint_of(partition: int, position: Position, facts: Facts) -> Checkpoin
 
 
 def snapshot_batches(
-    codec: Codec, label: str, runs: Iterable[tuple[RunState, Mark]], batch_size_max: int
+    label: str, runs: Iterable[tuple[str, bytes]], batch_size_max: int
 ) -> Iterable[list[Entry]]:
-    """The snapshots of `runs` as batches, keyed `run_id/label`.
+    """The snapshots of `runs` (run_id, encoded) as batches, keyed `run_id/label`.
 
     Raises BatchTooLarge for a run that does not fit into one: a position that does not have all
     runs beside it would lose them.
     """
     batch: list[Entry] = []
     size = 0
-    for state, mark in runs:
-        key = f"{state.run_id}/{label}".encode()
-        value = codec.encode(to_snapshot(state, mark))
+    for run_id, value in runs:
+        key = f"{run_id}/{label}".encode()
         if (whole := batch_size([Entry(key, value)])) > batch_size_max:
             raise BatchTooLarge(
                 topic=Topic.SNAPSHOTS.value, partition=-1, size=whole, size_max=batch_size_max
@@ -82,14 +83,20 @@ class Kept:
 
     No key is written twice (`label`): a copy of an older write that is stored late, or one whose
     answer was lost, would else replace a newer snapshot, and the run would fall back behind the
-    position. `marks`: what the snapshot says that a run was restored from.
+    position. Kept are the ends of the keys, which many runs share.
     """
 
     def __init__(self) -> None:
-        self.snapshots: dict[str, list[bytes]] = {}
+        self.snapshots: dict[str, tuple[str, ...]] = {}
         self.checkpoints: list[bytes] = []
-        self.marks: dict[str, Mark] = {}
         self._count = 0
+        self._labels: dict[str, tuple[str, ...]] = {}
+
+    def stands(self, run_id: str, label: str) -> None:
+        """A snapshot of the run stands under this label."""
+        alone = self._labels.setdefault(label, (label,))
+        before = self.snapshots.get(run_id)
+        self.snapshots[run_id] = alone if before is None else (*before, label)
 
     def label(self, claim_id: bytes) -> str:
         """The end of the keys of the next checkpoint of this claim."""
@@ -100,30 +107,53 @@ class Kept:
         """These may or may not have been written; nobody needs them, a later one deletes them."""
         self.checkpoints.append(f"/{label}".encode())
         for run_id in run_ids:
-            self.snapshots.setdefault(run_id, []).append(f"{run_id}/{label}".encode())
+            self.stands(run_id, label)
 
     def replaced(self, run_ids: Iterable[str], label: str) -> list[bytes]:
         """Keys that are not needed any more, now that these runs and the position were written."""
         keys = self.checkpoints
         self.checkpoints = [f"/{label}".encode()]
+        alone = self._labels.setdefault(label, (label,))
         for run_id in run_ids:
-            keys += self.snapshots.get(run_id, ())
-            self.snapshots[run_id] = [f"{run_id}/{label}".encode()]
+            keys += (f"{run_id}/{old}".encode() for old in self.snapshots.get(run_id, ()))
+            self.snapshots[run_id] = alone
         return keys
+
+
+class Restored(NamedTuple):
+    """What was read: a fold at a checkpoint (or at the start), its keys, and who needs what next.
+
+    Of the runs that are packed in the fold: their timers (`armed`), and those that need somebody
+    now (`active`).
+    """
+
+    fold: PartitionFold
+    kept: Kept
+    armed: list[Armed]
+    active: list[str]
+
+
+class _Found(NamedTuple):
+    """A run's newest snapshot, as far as it is needed unpacked."""
+
+    mark: Mark
+    value: bytes
+    idle: bool
+    timers: tuple[TimerKept, ...]
 
 
 async def load(
     log: Log, partition: int, codec: Codec, *, keep: Callable[[str], bool] | None = None
-) -> tuple[PartitionFold, Kept]:
+) -> Restored:
     """A fold up to the best checkpoint that the log confirms; empty where there is none.
 
     `keep` limits the runs that the fold keeps; snapshots of others are not even decoded.
     """
     kept_keys = Kept()
     checkpoints: list[Checkpoint] = []
-    newest: dict[str, RunSnapshot] = {}
+    newest: dict[str, _Found] = {}
     async for record in _all(log, partition):
-        run_id = (record.key or b"").decode("utf-8", "replace").rpartition("/")[0]
+        run_id, _, label = (record.key or b"").decode("utf-8", "replace").rpartition("/")
         unwanted = run_id and keep is not None and not keep(run_id)
         if record.value is None or unwanted:
             continue
@@ -135,39 +165,50 @@ async def load(
             checkpoints.append(kept)
             kept_keys.checkpoints.append(record.key or b"")
         elif isinstance(kept, RunSnapshot):
-            kept_keys.snapshots.setdefault(kept.run_id, []).append(record.key or b"")
-            other = newest.get(kept.run_id)
-            if other is None or kept.offset > other.offset:
-                newest[kept.run_id] = kept
+            kept_keys.stands(run_id, label)
+            other = newest.get(run_id)
+            if kept.run_id == run_id and (other is None or kept.offset > other.mark.offset):
+                mark = Mark(kept.offset, kept.record_claim_id, kept.record_n)
+                newest[run_id] = _Found(mark, record.value, is_idle(kept), kept.timers)
     checkpoints.sort(key=lambda c: c.offset_next, reverse=True)
     reader = _Marks(log, partition)
     for checkpoint in checkpoints:
         if checkpoint.redo_offset != checkpoint.offset_next:
             continue
-        label = Mark(checkpoint.last_offset, checkpoint.last_claim_id, checkpoint.last_n)
-        if not await reader.stands(label):
+        last = Mark(checkpoint.last_offset, checkpoint.last_claim_id, checkpoint.last_n)
+        if not await reader.stands(last):
             continue
-        fold = await _restore(reader, checkpoint, newest, codec, keep)
-        kept_keys.marks = dict(fold.marks)
-        return fold, kept_keys
-    return PartitionFold(codec, keep=keep), kept_keys
+        return await _restore(reader, checkpoint, newest, codec, kept_keys, keep)
+    return _nothing(codec, kept_keys, keep)
+
+
+def _nothing(codec: Codec, kept: Kept, keep: Callable[[str], bool] | None) -> Restored:
+    fold = PartitionFold(codec, keep=keep)
+    fold.runs = RunStates(codec)
+    return Restored(fold, kept, [], [])
 
 
 async def _restore(
     reader: "_Marks",
     checkpoint: Checkpoint,
-    newest: dict[str, RunSnapshot],
+    newest: dict[str, _Found],
     codec: Codec,
+    kept: Kept,
     keep: Callable[[str], bool] | None,
-) -> PartitionFold:
-    fold = PartitionFold(codec, keep=keep)
-    for snapshot in sorted(newest.values(), key=lambda s: s.offset):
-        label = Mark(snapshot.offset, snapshot.record_claim_id, snapshot.record_n)
-        if not await reader.stands(label):
-            return PartitionFold(codec, keep=keep)
-        state, mark = from_snapshot(snapshot)
-        fold.runs[state.run_id] = state
-        fold.marks[state.run_id] = mark
+) -> Restored:
+    restored = _nothing(codec, kept, keep)
+    fold, states = restored.fold, RunStates(codec)
+    fold.runs = states
+    for run_id, found in sorted(newest.items(), key=lambda item: item[1].mark.offset):
+        if not await reader.stands(found.mark):
+            return _nothing(codec, kept, keep)
+        states.put_packed(run_id, found.value)
+        fold.marks[run_id] = found.mark
+        for timer in found.timers:
+            name = sys.intern(timer.timer_id)  # runs of one function share their timers' names
+            restored.armed.append(Armed(timer.deadline_ms, run_id, name, timer.generation))
+        if not found.idle:
+            restored.active.append(run_id)
     fold.position = Position(
         checkpoint.offset_next,
         checkpoint.claim_epoch,
@@ -191,7 +232,7 @@ async def _restore(
         checkpoint.unclean_total,
         checkpoint.unclean_row,
     )
-    return fold
+    return restored
 
 
 async def _all(log: Log, partition: int) -> AsyncIterator[Record]:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -70,11 +70,11 @@ class Driver:
 
     # ---- activation
 
-    def activate_all(self) -> None:
+    def activate_all(self, states: Iterable[RunState]) -> None:
         """After a claim: park what keeps killing its process, start what is not only waiting."""
         owner = self.owner
         live = sorted(
-            (s for s in owner.books.states.values() if s.ended is None),
+            (s for s in states if s.ended is None),
             key=lambda s: (s.started_ms, s.run_id),
         )
         suspicious = owner.suspicious
@@ -185,6 +185,7 @@ class Driver:
         actor = self.actors.pop(run_id, None)
         if actor is None:
             return
+        self.owner.books.pack_later(run_id)
         for task in actor.lookups.values():
             task.cancel()
         if actor.session is not None:

@@ -13,7 +13,7 @@ from refold.engine import checkpoints
 from refold.engine.attempts import Attempts
 from refold.engine.books import Books
 from refold.engine.calls import Call
-from refold.engine.claiming import Claim, Claiming
+from refold.engine.claiming import Claim, Claiming, collections_paused
 from refold.engine.clock import Clock
 from refold.engine.driver import Driver
 from refold.engine.ending import ClaimEnded, ClaimReleased
@@ -30,6 +30,7 @@ from refold_projections.fold import (
     Boundary,
     Position,
     RunState,
+    RunStates,
     Slot,
     boundary,
     sentence,
@@ -40,6 +41,8 @@ from refold_schemas.events import PartitionClaimed, PartitionReleased, TimerFire
 
 HOUSEKEEPING_S = 0.25
 TOMBSTONES_MAX = 1_000
+PACK_AT_ONCE = 500
+PACKING_MAX = 2_000
 
 
 class WorkerEvent(NamedTuple):
@@ -125,7 +128,10 @@ class PartitionOwner:
         self._take_over(await claiming.claim())
 
     def _take_over(self, claim: Claim) -> None:
-        fold, self._kept = claim.fold, claim.kept
+        self._restored = claim.restored
+        fold, self._kept = claim.restored.fold, claim.restored.kept
+        states = fold.runs
+        assert isinstance(states, RunStates)
         self.claimed_boot_ms = claim.acked_boot_ms
         self.log_clock = LogClock(
             self.clock,
@@ -137,6 +143,7 @@ class PartitionOwner:
         self.timers = Timers(self.log_clock, self._fire, at_once=self.settings.timers_at_once)
         self.books = Books(
             fold,
+            states,
             self.codec,
             self.log_clock,
             epoch=claim.epoch,
@@ -157,9 +164,6 @@ class PartitionOwner:
             log_clock=self.log_clock,
         )
         self.books.tail = self.tail
-        # What was folded after its snapshot is not in any snapshot yet.
-        stands = self._kept.marks
-        self.books.dirty = {r: None for r, mark in fold.marks.items() if stands.get(r) != mark}
         self.suspicious = fold.facts.unclean_row >= self.settings.unclean_suspicious
         self._checkpoint_boot_ms = self.clock.boot_ms()
 
@@ -175,11 +179,16 @@ class PartitionOwner:
                 f"{self.books.facts.unclean_row} processes in a row ended without a release: runs "
                 "start one at a time, each step with an intent",
             )
-        for run_id, state in list(self.books.states.items()):
+        live, active = dict(self.books.states.live), self._restored.active
+        live.update((run_id, self.books.states[run_id]) for run_id in active)
+        for run_id, state in live.items():
             if state.red or state.stray:
                 self._write_conflicts(run_id)
-        self.timers.load(self.books.states)
-        self.driver.activate_all()
+        self.timers.load(self.books.states.live, self._restored.armed)
+        self.driver.activate_all(live.values())
+        for run_id in live:
+            self.books.pack_later(run_id)
+        del self._restored
         self.background(self.intake.run())
         self.background(self._housekeeping())
         await self._done.wait()
@@ -236,6 +245,10 @@ class PartitionOwner:
                 continue
             since_s = 0.0
             self.driver.evict_idle()
+            waiting = self.books.packing
+            if self.tail.quiet or waiting > PACKING_MAX:
+                at_once = max(PACK_AT_ONCE, waiting // 8)
+                self.books.pack_some(self.driver.actors.__contains__, at_once=at_once)
             events = self.books.event_count - self._checkpoint_events
             waited = self.clock.boot_ms() - self._checkpoint_boot_ms
             if events >= settings.checkpoint_events or (
@@ -255,25 +268,24 @@ class PartitionOwner:
             format_level=self.settings.format_level,
             released=self.draining and self.tail.quiet,
         )
-        runs = list(self.books.unsaved())
+        with collections_paused():
+            runs = list(self.books.unsaved())
         dirty, self.books.dirty = self.books.dirty, {}
         self._checkpoint_events = self.books.event_count
         self._checkpoint_boot_ms = self.clock.boot_ms()
         label = self._kept.label(self.books.claim_id)
         try:
-            for batch in checkpoints.snapshot_batches(
-                self.codec, label, runs, self.log.facts.batch_size_max
-            ):
+            for batch in checkpoints.snapshot_batches(label, runs, self.log.facts.batch_size_max):
                 await self._keep(batch)
             kept = checkpoints.checkpoint_of(self.partition, position, facts)
             await self._keep([Entry(f"/{label}".encode(), self.codec.encode(kept))])
         except (RefoldError, OSError, TimeoutError) as error:
             self.books.dirty = {**dirty, **self.books.dirty}
-            self._kept.failed((state.run_id for state, _ in runs), label)
+            self._kept.failed((run_id for run_id, _ in runs), label)
             self.warn("R016", None, f"no checkpoint could be written: {error}")
             return
         # Only now: until the new position stands, the old snapshots are what a reader needs.
-        old = self._kept.replaced((state.run_id for state, _ in runs), label)
+        old = self._kept.replaced((run_id for run_id, _ in runs), label)
         try:
             for i in range(0, len(old), TOMBSTONES_MAX):
                 await self._keep([Entry(key, None) for key in old[i : i + TOMBSTONES_MAX]])

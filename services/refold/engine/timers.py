@@ -2,10 +2,11 @@
 
 import asyncio
 import heapq
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 
 from refold.engine.log_clock import LogClock
-from refold_projections.fold import RunState
+from refold_projections.fold import Armed, RunState
 from refold_schemas.events import TimerScheduled
 
 WAIT_MAX_S = 30.0
@@ -19,24 +20,26 @@ class Timers:
         self, clock: LogClock, fire: Callable[[str, str, int], None], *, at_once: int
     ) -> None:
         self._clock, self._fire, self._at_once = clock, fire, at_once
-        self._heap: list[tuple[int, str, str, int]] = []
+        self._heap: list[Armed] = []
         self._handle: asyncio.TimerHandle | asyncio.Handle | None = None
         self._due_ms = 0
         self._open = True
 
-    def load(self, states: Mapping[str, RunState]) -> None:
-        """Every armed timer of every run."""
+    def load(self, states: Mapping[str, RunState], armed: Iterable[Armed]) -> None:
+        """Every armed timer of `states`, and `armed`. One that has fired is skipped when due."""
         self._heap = [
-            (t.deadline_ms, run_id, t.timer_id, t.generation)
+            Armed(t.deadline_ms, run_id, t.timer_id, t.generation)
             for run_id, state in states.items()
             for t in state.timers.values()
         ]
+        self._heap += armed
         heapq.heapify(self._heap)
         self._arm()
 
     def add(self, run_id: str, event: TimerScheduled) -> None:
         """A timer was scheduled. One that it replaces stays in the heap and is skipped when due."""
-        heapq.heappush(self._heap, (event.deadline_ms, run_id, event.timer_id, event.generation))
+        name = sys.intern(event.timer_id)  # runs of one function share their timers' names
+        heapq.heappush(self._heap, Armed(event.deadline_ms, run_id, name, event.generation))
         if self._heap[0][0] < self._due_ms or self._handle is None:
             self._arm()
 

@@ -1,0 +1,99 @@
+"""The states of many runs, those of idle runs packed: their snapshot's bytes instead of objects."""
+
+from collections.abc import Iterator, MutableMapping
+from typing import NamedTuple
+
+from refold_projections.fold.partition import Mark
+from refold_projections.fold.snapshot import from_snapshot, to_snapshot
+from refold_projections.fold.state import RunState
+from refold_schemas.codec import Codec
+from refold_schemas.snapshots import RunSnapshot
+
+
+class Armed(NamedTuple):
+    """A timer as the heap of an owner holds it."""
+
+    deadline_ms: int
+    run_id: str
+    timer_id: str
+    generation: int
+
+
+class RunStates(MutableMapping[str, RunState]):
+    """A mapping by run_id. Reading a packed state makes it anew each time; writing unpacks it.
+
+    A sleeping run costs about a kilobyte packed, five times that as objects.
+    """
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+        self._live: dict[str, RunState] = {}
+        self._packed: dict[str, bytes] = {}
+
+    def __getitem__(self, run_id: str) -> RunState:
+        """The state of the run. Raises KeyError."""
+        state = self._live.get(run_id)
+        if state is not None:
+            return state
+        snapshot = self._codec.decode(self._packed[run_id])
+        return from_snapshot(snapshot)[0]
+
+    def __setitem__(self, run_id: str, state: RunState) -> None:
+        """Keep the state as objects."""
+        self._live[run_id] = state
+        if self._packed:
+            self._packed.pop(run_id, None)
+
+    def __delitem__(self, run_id: str) -> None:
+        """Forget the run. Raises KeyError."""
+        if self._live.pop(run_id, None) is None:
+            del self._packed[run_id]
+
+    def __iter__(self) -> Iterator[str]:
+        """The run_ids: live ones, then packed ones."""
+        yield from self._live
+        yield from self._packed
+
+    def __len__(self) -> int:
+        """How many runs."""
+        return len(self._live) + len(self._packed)
+
+    def __contains__(self, run_id: object) -> bool:
+        """Whether the run is known, without unpacking it."""
+        return run_id in self._live or run_id in self._packed
+
+    @property
+    def live(self) -> dict[str, RunState]:
+        """Those kept as objects. For reading only."""
+        return self._live
+
+    def put_packed(self, run_id: str, snapshot: bytes) -> None:
+        """Keep a run as the bytes of its snapshot."""
+        self._packed[run_id] = snapshot
+        self._live.pop(run_id, None)
+
+    def pack(self, run_id: str, mark: Mark) -> None:
+        """Pack a durable state whose last record is `mark`; nothing if it is packed or unknown."""
+        state = self._live.get(run_id)
+        if state is not None:
+            self.put_packed(run_id, self._codec.encode(to_snapshot(state, mark)))
+
+    def packed(self, run_id: str) -> bytes | None:
+        """The snapshot's bytes of a packed run."""
+        return self._packed.get(run_id)
+
+
+def is_idle(snapshot: RunSnapshot) -> bool:
+    """Whether the run surely needs nobody until a timer of it is due, by its snapshot alone."""
+    if snapshot.stray or any(a.evidence for s in snapshot.slots for a in s.attempts):
+        return False  # evidence may contradict what was settled: that has to be written down
+    if snapshot.ended is not None:
+        return True
+    if snapshot.cancel_by is not None or snapshot.parked is not None:
+        return False
+    if any(s.outcome is None and s.attempts for s in snapshot.slots):
+        return False
+    return any(
+        t.kind == "sleep" and "gather#" not in t.slot and "map#" not in t.slot
+        for t in snapshot.timers
+    )
