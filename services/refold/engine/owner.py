@@ -338,6 +338,11 @@ class PartitionOwner:
         if run_id is None:
             return
         state = self.books.states[run_id]
+        actor = self.driver.actors.get(run_id)
+        if state.open_slots and (actor is None or (actor.session is None and state.cancel is None)):
+            # An idle run, a person being asked: it has to be awake to be told what was learnt.
+            self.soon(self.driver.activate, run_id)
+            return
         for name in state.open_slots:
             self.soon(self.settling.look_at, run_id, name)
 

@@ -1,0 +1,88 @@
+"""What an owner learns after its claim has ended reaches the log, and settles what was in doubt."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from refold import App, Effect, Policy, RunContext
+from refold.log.port import Entry, Topic
+from refold_schemas.codec import KIND_CLAIM, RecordHeader
+from refold_schemas.events import (
+    AttemptReported,
+    PartitionClaimed,
+    StepCompleted,
+    StepInDoubt,
+    StepIntended,
+    StepResolved,
+)
+from support.lab import Lab
+
+
+class CardDeclined(Exception):
+    """The card was refused: the far system did not act."""
+
+
+def shop(calls: list[int], *, declines: bool) -> App:
+    app = App("shop")
+
+    @app.step(policy=Policy.ESCALATE, timeout=timedelta(seconds=20), not_done=(CardDeclined,))
+    async def mail(fx: Effect, to: str) -> str:
+        calls.append(fx.attempt)
+        await asyncio.sleep(3)
+        if declines:
+            raise CardDeclined("no")
+        return f"sent to {to}"
+
+    @app.run("order")
+    async def order(ctx: RunContext, to: str) -> str:
+        try:
+            return await ctx.step(mail, to)
+        except CardDeclined as error:
+            return f"declined: {error}"
+
+    return app
+
+
+def foreign_claim(lab: Lab) -> None:
+    """Somebody else claims the partition, and is never heard of again."""
+    position = lab.fold().position
+    facts = lab.fold().facts
+    event = PartitionClaimed(
+        "stranger", "elsewhere", "shop", "0", (), facts.topic_ids, 1, facts.format_level
+    )
+    header = RecordHeader(KIND_CLAIM, b"s" * 16, position.claim_epoch + 1, 0, lab.now_ms(), 0)
+    lab.broker.put(Topic.EVENTS, 0, [Entry(None, lab.codec.encode(event), header.pack())])
+
+
+@pytest.mark.parametrize(
+    ("declines", "outcome", "verdict", "result"),
+    [
+        (False, "completed", "done", "sent to ada"),
+        (True, "failed", "failed", "declined: no"),
+    ],
+)
+def test_a_call_that_outlives_its_claim_reports_and_nobody_has_to_be_asked(
+    declines: bool, outcome: str, verdict: str, result: str
+) -> None:
+    lab, calls = Lab(), list[int]()
+    lab.worker(shop(calls, declines=declines))
+    lab.start("order", "ada")
+    assert lab.run(5, until=lambda: bool(calls))
+    foreign_claim(lab)
+    assert lab.run(2.5, until=lambda: bool(lab.events(StepInDoubt)))
+    assert lab.needs("person")
+    lab.run(2.4)  # idle for longer than its actor is kept: what wakes the run is the report
+    assert lab.run(10, until=lab.ended)
+    (report,) = [e for e in lab.events() if isinstance(e, AttemptReported)]
+    assert (report.slot, report.attempt, report.outcome) == ("mail#1", 1, outcome)
+    settled, *final = [e for e in lab.events() if isinstance(e, StepResolved)]
+    assert [(e.evidence, e.final) for e in final] == ([("owner", True)] if declines else [])
+    assert (settled.evidence, settled.verdict, settled.attempt) == ("late_report", verdict, 1)
+    assert len(lab.events(StepIntended)) == len(calls) == 1
+    assert not lab.events(StepCompleted)
+    ended = lab.state().ended
+    assert ended is not None
+    assert ended.status == "completed"
+    assert ended.result is not None
+    assert ended.result.body == f'"{result}"'.encode()
