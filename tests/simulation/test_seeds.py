@@ -30,6 +30,8 @@ FOUND = {
     "a sleep was scheduled twice under one generation": ("owners", 28),
     "a person's word was too early for ever": ("storm", 27),
     "a wall clock that had jumped made a key live too long": ("storm", 64),
+    "a timer of run code was told to what only releases its locks": ("vendor", 13),
+    "the same under several owners": ("owners", 5),
 }
 """What was found, and the world that found it. Worlds change with the simulation: what each of
 these shows by itself has a test of its own beside this file."""

@@ -371,8 +371,10 @@ class Driver:
             return  # a failure that is tried again: run code still waits for it
         actor.asked.pop(slot, None)
         actor.expired.discard(slot)
-        if durable and slot not in session.waiting_slots:
-            return  # told already: the run was taken up again from a record that had it
+        if not session.replaying and not session.waits_for(slot):
+            # Told already, from a record that had it; or the run is being cancelled, and what only
+            # releases its acquisitions does not wait for what its code waited for.
+            return
         actor.idle_since_ms = None
         with owner.running(run_id):
             asks = session.deliver(slot, outcome)

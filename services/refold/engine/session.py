@@ -169,6 +169,10 @@ class Session:
             self._driving.close()
             self._state = self._births.record = None
 
+    def waits_for(self, slot: str) -> bool:
+        """Whether run code waits for the slot now."""
+        return slot in self._driving.waiting
+
     @property
     def waiting_slots(self) -> tuple[str, ...]:
         """The slots that run code waits for now."""
