@@ -27,6 +27,8 @@ SERVICES = {
         Service("ship", dedupes=True, key_ttl_us=SHIP_KEY_TTL // timedelta(microseconds=1)),
         Service("label", dedupes=True, key_ttl_us=LABEL_KEY_TTL // timedelta(microseconds=1)),
         Service("mail", dedupes=False),
+        Service("lock", dedupes=True),
+        Service("unlock", dedupes=True),
     )
 }
 POLICIES = {
@@ -36,6 +38,8 @@ POLICIES = {
     "ship": Policy.KEYED,
     "label": Policy.KEYED,
     "mail": Policy.ESCALATE,
+    "lock": Policy.KEYED,
+    "unlock": Policy.KEYED,
 }
 
 app = App("simulation")
@@ -142,6 +146,20 @@ async def mail(fx: Effect, amount: int) -> dict[str, Any]:
     return result
 
 
+@app.step(policy=Policy.KEYED, timeout=TIMEOUT, key_ttl=None, retry=_TRIES)
+async def unlock(fx: Effect, handle: dict[str, Any]) -> dict[str, Any]:
+    """Give the lock back."""
+    result: dict[str, Any] = await _link().call("unlock", fx, handle["amount"])
+    return result
+
+
+@app.step(policy=Policy.KEYED, timeout=TIMEOUT, key_ttl=None, retry=_TRIES, release=unlock)
+async def lock(fx: Effect, amount: int) -> dict[str, Any]:
+    """An acquisition: what it takes is given back when the run ends, however it ends."""
+    result: dict[str, Any] = await _link().call("lock", fx, amount)
+    return result
+
+
 async def _told(call: Any) -> Any:
     try:
         return await call
@@ -212,4 +230,14 @@ async def racer(ctx: RunContext, amount: int) -> dict[str, Any]:
     return {"first": first, "second": second, "label": await _told(ctx.step(label, amount))}
 
 
-RUNS = ("order", "parallel", "mapper", "looper", "racer")
+@app.run("locker")
+async def locker(ctx: RunContext, amount: int) -> dict[str, Any]:
+    """Two locks, work under them, and their release."""
+    first = await ctx.step(lock, amount)
+    second = await ctx.step(lock, amount + 1)
+    booked = await _told(ctx.step(book, amount))
+    await ctx.sleep(timedelta(seconds=3))
+    return {"first": first, "second": second, "booked": booked}
+
+
+RUNS = ("order", "parallel", "mapper", "looper", "racer", "locker")

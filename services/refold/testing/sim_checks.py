@@ -162,6 +162,7 @@ class Watch:
         for run_id, run in self.runs().items():
             for slot in run.slots.values():
                 self._account(run_id, run, slot)
+            self._released(run_id, run)
             if run.parked == "diverged":
                 violate(f"{run_id} diverged though its code did not change")
             if run.events > EVENTS_OF_A_RUN_MAX:
@@ -173,6 +174,20 @@ class Watch:
                     f"the far system acted for {run_id} {slot_name}, which the log does not know"
                 )
         self._commands()
+
+    def _released(self, run_id: str, run: ShadowRun) -> None:
+        """What was acquired is given back once the run has ended, or somebody said that it is not.
+
+        (In a run being cancelled "absent" is the last word of a release too: nobody tries again.)
+        """
+        if run.ended is None:
+            return
+        taken = [s for s in run.slots.values() if s.step == "lock" and s.outcome == "ok"]
+        given = [s for s in run.slots.values() if s.step == "unlock" and s.outcome is not None]
+        if len(given) != len(taken):
+            self.journal.violate(
+                f"{run_id} has {run.ended}: {len(taken)} locks taken, {len(given)} given back"
+            )
 
     def _account(self, run_id: str, run: ShadowRun, slot: ShadowSlot) -> None:
         assert self.vendor is not None
