@@ -1,6 +1,7 @@
 """Attempts: intending, starting, timing out, and what an end is recorded as."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,8 @@ class Attempts:
         self.ended_boot_ms: dict[tuple[str, str], dict[int, int]] = {}
         """When attempts of open slots ended here: `settle` counts from there."""
         self._per_run: dict[str, int] = {}
+        self._unheard: dict[tuple[str, str, int], tuple[Call, str, Any]] = {}
+        """Outcomes that were decided and are not acknowledged: reported if the claim ends first."""
 
     def busy(self, run_id: str) -> bool:
         """Whether a call of the run has not ended in this process."""
@@ -176,12 +179,13 @@ class Attempts:
             result, unrecordable = storable(value, owner.settings.value_bytes_max)
             model = read_model_use(value) if call.definition.is_model else None
             event = decide.completed(slot, call.attempt, result, unrecordable, model, None)
-            self._completed(run_id, event, value)
+            self._completed(run_id, event, value, self._once_heard(call, kind, value))
             self.forget(run_id, slot)
             owner.driver.outcome_recorded(run_id, slot)
         elif kind == "expired":
             event_never = decide.resolved(slot, call.attempt, "never_started", "owner")
-            owner.books.commit(run_id, (event_never,))
+            heard = self._once_heard(call, kind, value, final=False)
+            owner.books.commit(run_id, (event_never,), then=heard)
             owner.settling.look_at(run_id, slot)
         elif self._certainly_not_done(call.definition, value):
             self._failed(call, value)
@@ -191,9 +195,29 @@ class Attempts:
             owner.books.commit(run_id, (doubt,))
             owner.settling.look_at(run_id, slot)
 
-    def _completed(self, run_id: str, event: StepCompleted, value: object) -> None:
+    def _once_heard(
+        self, call: Call, kind: str, value: Any, *, final: bool = True
+    ) -> Callable[[], None]:
+        """What to do when the outcome of an intent is acknowledged; `final`: run code gets it.
+
+        Until then it is known here only: if the claim ends first, it is told as a report.
+        """
+        name = (call.run_id, call.slot, call.attempt)
+        self._unheard[name] = (call, kind, value)
+        deliver = self.owner.driver.then_deliver(call.run_id, call.slot) if final else None
+
+        def heard() -> None:
+            self._unheard.pop(name, None)
+            if deliver is not None:
+                deliver()
+
+        return heard
+
+    def _completed(
+        self, run_id: str, event: StepCompleted, value: object, then: Callable[[], None] | None
+    ) -> None:
         """Record that a step returned. It happened, so it is recorded whatever its size."""
-        books, then = self.owner.books, self.owner.driver.then_deliver(run_id, event.slot)
+        books = self.owner.books
         try:
             books.commit(run_id, (event,), then=then)
         except DecisionTooLarge as error:
@@ -244,8 +268,8 @@ class Attempts:
             at_ms=at_ms,
             generation=state.event_count + 2,
         )
-        then = None if again else owner.driver.then_deliver(run_id, slot)
-        owner.books.commit(run_id, events, at_ms=at_ms, then=then)
+        heard = self._once_heard(call, "raised", error, final=not again)
+        owner.books.commit(run_id, events, at_ms=at_ms, then=heard)
         after = owner.books.states[run_id].slots[slot]
         if after.outcome is not None:
             self.forget(run_id, slot)
@@ -341,7 +365,7 @@ class Attempts:
             result, unrecordable = storable(value, owner.settings.value_bytes_max)
             model = read_model_use(value) if call.definition.is_model else None
             event = decide.completed(call.slot, call.attempt, result, unrecordable, model, bare)
-            self._completed(run_id, event, value)
+            self._completed(run_id, event, value, owner.driver.then_deliver(run_id, call.slot))
             owner.driver.outcome_recorded(run_id, call.slot)
             return
         if state.cancel is not None:
@@ -396,7 +420,13 @@ class Attempts:
         self.ended_boot_ms.pop((run_id, slot), None)
 
     def claim_over(self) -> None:
-        """Bar what has not looked and report it; what is in flight goes on to its deadline."""
+        """Bar what has not looked and report it; what is in flight goes on to its deadline.
+
+        What was learnt and not acknowledged may stand in the log without counting: it is reported.
+        """
+        for call, kind, value in self._unheard.values():
+            self._report(call, kind, value)
+        self._unheard.clear()
         for call in list(self.calls.values()):
             if call.n == NO_INTENT:
                 self._remove(call)

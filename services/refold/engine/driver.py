@@ -22,7 +22,7 @@ from refold.engine.session import (
     StepAsked,
     Unsettled,
 )
-from refold_projections.fold import RunState
+from refold_projections.fold import RunState, Slot
 from refold_schemas.errors import ValueRefused
 from refold_schemas.events import (
     CursorAdvanced,
@@ -477,13 +477,18 @@ def _only_waits(state: RunState) -> bool:
     if state.ended is not None:
         return True
     if state.open_slots:
-        return all(state.slots[name].escalated for name in state.open_slots) and not any(
+        return all(_waits_for_a_person(state.slots[name]) for name in state.open_slots) and not any(
             "gather#" in name or "map#" in name for name in state.open_slots
         )
     return state.cancel is None and any(
         t.kind in ("sleep", "backoff") and "gather#" not in t.slot and "map#" not in t.slot
         for t in state.timers.values()
     )
+
+
+def _waits_for_a_person(slot: Slot) -> bool:
+    """Whether nobody but a person can settle it: no late report has said what became of it."""
+    return slot.escalated and not any(attempt.evidence for attempt in slot.unsettled)
 
 
 def _session_waits(actor: Actor, state: RunState) -> bool:

@@ -6,6 +6,7 @@ import random
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from refold.app.application import App
 from refold.engine.calls import Call
@@ -218,8 +219,17 @@ class Worker:
         loop.call_later(wait_s, check)
 
     async def _release_all(self) -> None:
-        for owner in list(self.owners.values()):
-            await owner.release()
+        loop = asyncio.get_running_loop()
+        left = {loop.create_task(owner.release()) for owner in self.owners.values()}
+        while left:
+            # All at once, and still heard of meanwhile: a lease that runs out during a drain would
+            # let another worker claim what is about to be handed over.
+            done, left = await asyncio.wait(left, timeout=self.settings.suggest_ms / 1000)
+            for task in done:
+                task.result()
+            if left:
+                with suppress(RefoldError):
+                    await self.log.suggest(self.name)
         pending = [task for task in self._tasks.values() if not task.done()]
         if pending:
             _, late = await asyncio.wait(pending, timeout=5)
