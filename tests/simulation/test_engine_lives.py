@@ -148,7 +148,7 @@ def test_a_run_that_kills_its_process_is_parked_and_the_others_go_on() -> None:
     blocked = lab.events(RunBlocked, "killer")
     assert [e.reason for e in blocked if isinstance(e, RunBlocked)] == ["crashes_worker"]
     assert lab.status("killer") == "blocked"
-    assert lab.boundary("killer").needs == "code"
+    assert lab.boundary("killer").needs == "person"
     assert (lab.status("before"), lab.status("after")) == ("completed", "completed")
     claims = [lab.codec.decode(r.value or b"") for r in lab.broker.records(Topic.EVENTS, 0)]
     assert sum(isinstance(c, PartitionClaimed) for c in claims) == 4

@@ -1,12 +1,13 @@
 """The fold: the claim rule, the state of a run, its boundary and the sentence. Pure."""
 
-from refold_projections.fold.boundary import Boundary, boundary, is_under_way, is_waiting
+from refold_projections.fold.boundary import FOR_A_PERSON, Boundary, boundary, is_under_way
 from refold_projections.fold.evidence import conflicts
 from refold_projections.fold.evolve import evolve
 from refold_projections.fold.packed import Armed, RunStates, is_idle
 from refold_projections.fold.partition import Applied, Facts, Mark, PartitionFold, stamp_of
 from refold_projections.fold.position import NO_CLAIM, Position, Verdict, judge
 from refold_projections.fold.sentence import moment, sentence
+from refold_projections.fold.slots import in_parallel_branch
 from refold_projections.fold.snapshot import from_snapshot, state_hash, to_snapshot
 from refold_projections.fold.state import (
     ABSENT,
@@ -34,6 +35,7 @@ __all__ = [
     "DENIED",
     "DONE",
     "FAILED",
+    "FOR_A_PERSON",
     "IN_DOUBT",
     "NEVER_STARTED",
     "NO_CLAIM",
@@ -62,9 +64,9 @@ __all__ = [
     "conflicts",
     "evolve",
     "from_snapshot",
+    "in_parallel_branch",
     "is_idle",
     "is_under_way",
-    "is_waiting",
     "judge",
     "moment",
     "sentence",

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
-from refold_projections.fold.state import DONE, FAILED, OPEN, UNSETTLED, Attempt, RunState, Slot
+from refold_projections.fold.state import DONE, OPEN, Attempt, RunState, Slot
 from refold_schemas.values import ErrorInfo, Policy
 
+FOR_A_PERSON = frozenset({"crashes_worker", "limit", "undecodable_event", "engine_error"})
+"""Reasons to be blocked that other code does not mend: `refold retry` lets the run go on."""
 EFFECTLESS = frozenset({"sleep"})
 """Slots that are no steps: they are left out of what people read."""
 
@@ -187,7 +189,8 @@ def _status(
         return "cancelling", why, needs, wakes
     if state.parked is not None:
         kind, reason, detail = state.parked
-        return kind, detail if kind == "diverged" else f"{reason}: {detail}", "code", wakes
+        needs = "person" if reason in FOR_A_PERSON else "code"
+        return kind, detail if kind == "diverged" else f"{reason}: {detail}", needs, wakes
     if in_doubt:
         first = escalated[0] if escalated else in_doubt[0]
         why = (
@@ -199,20 +202,3 @@ def _status(
     if under_way or not timers:
         return "running", None, None, wakes
     return "waiting", None, "time", wakes
-
-
-def is_waiting(state: RunState) -> bool:
-    """Whether nothing but timers can move the run: no attempt is open and a timer is armed."""
-    return bool(state.timers) and not state.open_slots and state.parked is None
-
-
-def settled_negatively(slot: Slot) -> bool:
-    """Whether every attempt of the slot is known not to have acted."""
-    return bool(slot.attempts) and not any(
-        a.status in UNSETTLED or a.status == DONE for a in slot.attempts
-    )
-
-
-def last_failed(slot: Slot) -> bool:
-    """Whether the slot's last attempt is an observed failure."""
-    return bool(slot.attempts) and slot.attempts[-1].status == FAILED

@@ -50,8 +50,6 @@ from refold_schemas.events import (
 )
 from refold_schemas.values import ErrorInfo
 
-OUTCOME_OF_EVIDENCE = {"completed": DONE, "failed": FAILED, "never_started": NEVER_STARTED}
-
 
 def evolve(state: RunState | None, run_id: str, event: RunEvent, stamp: Stamp) -> RunState | None:
     """The state after `event`; None while the run does not exist.
@@ -442,7 +440,10 @@ def _run_cancelled(state: RunState, event: RunCancelled, stamp: Stamp) -> RunSta
 
 
 def _rejected(state: RunState, event: CommandRejected, stamp: Stamp) -> RunState:
-    return state
+    """A refused command stays refused: its duplicate must not be applied when it is read later."""
+    if not event.command_id:
+        return state
+    return state._replace(commands=state.commands.set(event.command_id, True))
 
 
 _APPLIERS: dict[type, Callable[[RunState, Any, Stamp], RunState]] = {

@@ -4,6 +4,7 @@ from collections.abc import Iterator, MutableMapping
 from typing import NamedTuple
 
 from refold_projections.fold.partition import Mark
+from refold_projections.fold.slots import in_parallel_branch
 from refold_projections.fold.snapshot import from_snapshot, to_snapshot
 from refold_projections.fold.state import RunState
 from refold_schemas.codec import Codec
@@ -93,7 +94,4 @@ def is_idle(snapshot: RunSnapshot) -> bool:
         return False
     if any(s.outcome is None and s.attempts for s in snapshot.slots):
         return False
-    return any(
-        t.kind == "sleep" and "gather#" not in t.slot and "map#" not in t.slot
-        for t in snapshot.timers
-    )
+    return any(t.kind == "sleep" and not in_parallel_branch(t.slot) for t in snapshot.timers)

@@ -4,12 +4,13 @@ from collections.abc import Callable, Iterable, MutableMapping
 from typing import NamedTuple, Protocol
 
 from refold_projections.fold.evolve import evolve
-from refold_projections.fold.position import NO_CLAIM, Position, Verdict, judge
+from refold_projections.fold.position import Position, Verdict, judge
 from refold_projections.fold.state import Parked, RunState, Stamp
 from refold_schemas.codec import KIND_REPORT, Codec, RecordHeader
 from refold_schemas.errors import HeaderUnreadable, UndecodableRecord
 from refold_schemas.events import Event, PartitionClaimed, PartitionReleased
 from refold_schemas.events.types import RunEvent
+from refold_schemas.values import Value
 
 
 class StoredRecord(Protocol):
@@ -163,6 +164,9 @@ class PartitionFold:
         if mark is not None and record.offset <= mark.offset:
             return  # the run's snapshot reaches beyond this record
         if event is None:
+            if state is None and not is_report(header):
+                # Perhaps its start: a run that nobody can read is not started a second time.
+                state = _unreadable(run_id, header)
             if state is not None and not is_report(header):  # evidence nobody can read says nothing
                 # One unreadable body parks its run and nothing else.
                 detail = f"event at offset {record.offset} cannot be read: {problem}"
@@ -183,16 +187,17 @@ class PartitionFold:
         """The latest claim that counts; 16 zero bytes before the first."""
         return self.position.claim_id
 
-    @property
-    def owned(self) -> bool:
-        """Whether somebody owns the partition as far as the log says."""
-        return self.position.claim_id != NO_CLAIM and not self.facts.released
-
 
 def stamp_of(header: RecordHeader, record: StoredRecord, facts: Facts) -> Stamp:
     """What `evolve` needs of a record beside its event. `size` counts key, value and header."""
     size = len(record.value or b"") + len(record.key or b"") + len(record.header or b"")
     return Stamp(header.at_ms, header.claim_id, header.n, size, facts.unclean_total)
+
+
+def _unreadable(run_id: str, header: RecordHeader) -> RunState:
+    """A run of which the first event cannot be read: only that it exists is known."""
+    nothing = Value("", 1, "j1", None, b"null", None)
+    return RunState(run_id, "?", "?", nothing, b"", header.at_ms)
 
 
 def is_report(header: RecordHeader) -> bool:

@@ -51,7 +51,10 @@ def judge(position: Position, offset: int, header: RecordHeader | None) -> tuple
     `header` is None where the record has none that can be read.
     """
     if header is None:
-        return position._replace(offset_next=offset + 1, last_offset=offset), Verdict.FOREIGN
+        after = position._replace(
+            offset_next=offset + 1, last_offset=offset, last_claim_id=NO_CLAIM, last_n=-1
+        )
+        return after, Verdict.FOREIGN
     kind, claim_id, epoch, n, at_ms, command_next = header
     (_, claim_epoch, claim_now, n_next, broken, commands, time_last, _, _, _) = position
     if kind == KIND_CLAIM:

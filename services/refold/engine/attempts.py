@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from refold.app.definitions import StepDef
@@ -13,7 +14,7 @@ from refold.engine.decide import NoIntent, StepTerms
 from refold.engine.model_use import read_model_use
 from refold.engine.session import ChunkAsked, StepAsked
 from refold_projections.fold import OPEN, Slot
-from refold_schemas.errors import CallRefused, ValueRefused
+from refold_schemas.errors import CallRefused, RefoldError, ValueRefused
 from refold_schemas.events import StepCompleted
 from refold_schemas.values import (
     Argument,
@@ -23,6 +24,7 @@ from refold_schemas.values import (
     Unrecordable,
     Value,
     decode_value,
+    decode_value_as,
     digest_value,
     effect_key,
     encode_error,
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from refold.engine.owner import PartitionOwner
 
 REPR_MAX = 1_000
+CANCEL_S = 0.1
+"""How long a cancelled coroutine may take to end before it counts as one that runs on."""
 NO_INTENT = -1
 
 
@@ -99,7 +103,12 @@ class Attempts:
             key = self._key(run_id, state.era, slot, generation, definition, sent)
         else:
             arguments = None
-            sent = decode_arguments(kept.arguments)
+            try:
+                sent = read_arguments(definition, kept.arguments)
+            except RefoldError as error:
+                detail = f"{slot}: a recorded argument cannot be read today: {error.message}"
+                owner.driver.diverged(run_id, slot, detail)
+                return
             key = kept.effect_key
             if fresh:
                 key = self._key(run_id, state.era, slot, generation, definition, sent)
@@ -152,20 +161,26 @@ class Attempts:
         if call.ended_boot_ms is not None:
             return
         if not self.owner.ended and self._is_open(call):
-            seconds = call.definition.timeout_ms / 1000
-            doubt = decide.in_doubt(
-                call.slot, call.attempt, f"no answer within {seconds:g} s", escalated=False
-            )
-            self.owner.books.commit(call.run_id, (doubt,))
+            self._doubt(call, f"no answer within {call.definition.timeout_ms / 1000:g} s")
         call.cancel()
-        if call.in_thread:  # it cannot be cancelled; the slot is looked after meanwhile
-            self.owner.thread_overdue(call)
+        # A thread cannot be cancelled, and a coroutine may swallow it.
+        asyncio.get_running_loop().call_later(
+            0 if call.in_thread else CANCEL_S, self._still_running, call
+        )
+
+    def _still_running(self, call: Call) -> None:
+        """The call outlives its deadline: the slot is looked after, and the call is watched."""
+        if call.ended_boot_ms is None:
+            self.owner.call_overdue(call)
             self.owner.soon(self.owner.settling.look_at, call.run_id, call.slot)
 
     def _intent_ended(self, call: Call, kind: str, value: Any) -> None:
+        self._remove(call)
+        self.owner.guarded(call.run_id, self._record_intent, call, kind, value)
+
+    def _record_intent(self, call: Call, kind: str, value: Any) -> None:
         """The call of an intent has ended: record what it says, or report it if it is too late."""
         owner = self.owner
-        self._remove(call)
         if not owner.ended:
             ends = self.ended_boot_ms.setdefault((call.run_id, call.slot), {})
             ends[call.attempt] = call.ended_boot_ms or owner.clock.boot_ms()
@@ -190,10 +205,16 @@ class Attempts:
         elif self._certainly_not_done(call.definition, value):
             self._failed(call, value)
         else:
-            reason = describe(value)
-            doubt = decide.in_doubt(slot, call.attempt, reason, escalated=False)
-            owner.books.commit(run_id, (doubt,))
+            self._doubt(call, describe(value))
             owner.settling.look_at(run_id, slot)
+
+    def _doubt(self, call: Call, reason: str) -> None:
+        """Nobody knows whether the far system acted; an `escalate` step goes to a person now."""
+        owner = self.owner
+        escalated = call.definition.policy is Policy.ESCALATE
+        doubt = decide.in_doubt(call.slot, call.attempt, reason, escalated=escalated)
+        told = partial(owner.tell, "in_doubt", call.run_id, f"{call.slot}: {reason}")
+        owner.books.commit(call.run_id, (doubt,), then=told if escalated else None)
 
     def _once_heard(
         self, call: Call, kind: str, value: Any, *, final: bool = True
@@ -311,7 +332,9 @@ class Attempts:
 
         def ended(call: Call, kind: str, value: Any) -> None:
             known = self.calls.get((call.run_id, call.slot, call.attempt)) is call
-            self._record_bare(call, kind, value, ask, known=known)
+            self._remove(call)
+            if known:  # else timed out or cancelled before: nothing outside depends on it
+                owner.guarded(run_id, self._record_bare, call, kind, value, ask)
 
         sent = decode_arguments(ask.stored)
         call: Call
@@ -334,22 +357,16 @@ class Attempts:
         if call.ended_boot_ms is not None or self.owner.ended:
             return
         seconds = call.definition.timeout_ms / 1000
-        self._record_bare(call, "raised", TimeoutError(f"no result within {seconds:g} s"), ask)
+        late = TimeoutError(f"no result within {seconds:g} s")
+        self._remove(call)
+        self.owner.guarded(call.run_id, self._record_bare, call, "raised", late, ask)
         call.cancel()
 
-    def _record_bare(
-        self,
-        call: Call,
-        kind: str,
-        value: Any,
-        ask: StepAsked | ChunkAsked,
-        *,
-        known: bool = True,
-    ) -> None:
+    def _record_bare(self, call: Call, kind: str, value: Any, ask: StepAsked | ChunkAsked) -> None:
+        """A step that changes nothing outside has ended: this is its first record."""
         owner = self.owner
-        self._remove(call)
-        if owner.ended or not known:
-            return  # timed out or cancelled before: nothing outside depends on it
+        if owner.ended:
+            return
         state = owner.books.states[call.run_id]
         slot = state.slots.get(call.slot)
         if state.ended is not None or (
@@ -437,6 +454,18 @@ class Attempts:
                     call.timeout_handle.cancel()
                 call.reported = True
                 self.owner.reporter.report(call, "never_started", None, None)
+
+
+def read_arguments(definition: StepDef, arguments: tuple[Argument, ...]) -> dict[str, object]:
+    """Recorded arguments as they are sent today: of a class that has moved, in today's type.
+
+    Raises RefoldError where neither way can read one.
+    """
+    try:
+        return decode_arguments(arguments)
+    except RefoldError:
+        types = definition.parameter_types
+        return {a.name: decode_value_as(a.value, types.get(a.name)) for a in arguments}
 
 
 def decode_arguments(arguments: tuple[Argument, ...]) -> dict[str, object]:

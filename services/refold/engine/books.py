@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from refold.engine.log_clock import LogClock
+from refold.engine.settings import WorkerSettings
 from refold.engine.tail import Decision, Tail
 from refold.log.port import Entry, Record
 from refold.log.sizes import batch_size
@@ -38,6 +39,7 @@ class Unacked:
         self.durable = durable
         self.count = 0
         self.waiting: list[Callable[[], None]] = []
+        """Those that wait for the decision which was queued last."""
 
 
 class DecisionTooLarge(Exception):
@@ -60,9 +62,13 @@ class Books:
         *,
         epoch: int,
         batch_size_max: int,
+        limits: WorkerSettings,
         on_timer: Callable[[str, TimerScheduled], None],
-        on_change: Callable[[str, RunState], None],
+        on_change: Callable[[str], None],
+        on_limit: Callable[[str], None],
+        guarded: Callable[..., None],
     ) -> None:
+        """`guarded(run_id, function)` calls what is to be called for a run, and outlives it."""
         self.codec, self.log_clock = codec, log_clock
         self.claim_id, self.epoch = fold.position.claim_id, epoch
         self.facts = fold.facts
@@ -79,7 +85,9 @@ class Books:
         self._unacked: dict[str, Unacked] = {}
         self._to_pack: dict[str, None] = {}
         self._batch_size_max = batch_size_max
-        self._on_timer, self._on_change = on_timer, on_change
+        self._events_max, self._run_bytes_max = limits.events_max, limits.run_bytes_max
+        self._on_timer, self._on_change, self._on_limit = on_timer, on_change, on_limit
+        self._guarded = guarded
 
     @property
     def n_next(self) -> int:
@@ -157,14 +165,21 @@ class Books:
         if state is not None:
             self.states[run_id] = state
 
+        waiting: list[Callable[[], None]] = [] if then is None else [then]
+        unacked.waiting = waiting
+
         def acked(offset: int) -> None:
             self._acked(run_id, unacked, events, stamps, offset)
-            if then is not None:
-                then()
+            for waits in waiting:
+                self._guarded(run_id, waits)
 
         tail.put(Decision(entries, size, n - 1, at_ms, self.command_next, acked))
-        if state is not None and (state.red or state.stray):
-            self._on_change(run_id, state)
+        if state is None:
+            return
+        if state.red or state.stray:
+            self._on_change(run_id)
+        if state.event_count > self._events_max or state.byte_count > self._run_bytes_max:
+            self._on_limit(run_id)
 
     def _acked(
         self,
@@ -183,8 +198,6 @@ class Books:
                 unacked.durable = evolve(unacked.durable, run_id, event, stamp)
             return
         del self._unacked[run_id]
-        for waiting in unacked.waiting:
-            waiting()
 
     def report(self, record: Record) -> str | None:
         """Fold an AttemptReported that stands in the log; returns the run_id if it is known."""
@@ -209,7 +222,7 @@ class Books:
             self.marks[run_id] = Mark(record.offset, header.claim_id, header.n)
             self.dirty[run_id] = None
             if after.red or after.stray:
-                self._on_change(run_id, after)
+                self._on_change(run_id)
         return run_id
 
     def durable(self, run_id: str) -> RunState | None:
@@ -222,7 +235,7 @@ class Books:
         return run_id not in self._unacked
 
     def when_durable(self, run_id: str, then: Callable[[], None]) -> None:
-        """Call `then` once everything decided for the run is acknowledged; now if it is."""
+        """Call `then` once all that is decided for the run by now is acknowledged; now if it is."""
         unacked = self._unacked.get(run_id)
         if unacked is None:
             then()

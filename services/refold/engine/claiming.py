@@ -6,7 +6,7 @@ Source: design, section 3.1, rule 1.
 import asyncio
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from refold.engine import checkpoints
@@ -15,8 +15,8 @@ from refold.engine.ending import ClaimFenced, ClaimRefused, ClaimUnknown, LogWas
 from refold.engine.settings import WorkerSettings
 from refold.log.port import Entry, Log, Topic
 from refold_projections.fold import PartitionFold
-from refold_schemas.codec import KIND_CLAIM, Codec, RecordHeader
-from refold_schemas.events import PartitionClaimed
+from refold_schemas.codec import KIND_CLAIM, KIND_EVENT, Codec, RecordHeader
+from refold_schemas.events import PartitionClaimed, PartitionReleased
 
 READ_BYTES = 4 << 20
 
@@ -80,16 +80,31 @@ class Claiming:
         asked_ms, sent_boot_ms = self.clock.wall_ms(), self.clock.boot_ms()
         header = RecordHeader(KIND_CLAIM, claim_id, epoch, 0, asked_ms, 0)
         entry = Entry(None, self.codec.encode(self.claimed), header.pack())
-        offset, acked_ms = await self._append(entry)
-        acked_boot_ms = self.clock.boot_ms()
+        offset = await self._append(entry)
+        acked_boot_ms, acked_ms = self.clock.boot_ms(), self.clock.wall_ms()
         append_ms = await self._read_on(fold, offset + 1)
         if fold.position.last_offset != offset or fold.position.claim_id != claim_id:
             newer = fold.position.claim_id
             raise ClaimFenced(self.partition, claim_id, newer, fold.position.last_offset)
-        self._check_clock(asked_ms, acked_ms)
+        skew_ms = max(asked_ms - append_ms, append_ms - acked_ms)
+        if skew_ms > self.settings.clock_skew_max_ms:
+            await self._give_back(claim_id, epoch)
+            raise ClaimRefused(
+                f"partition {self.partition}: this machine's wall clock and the log's differ by "
+                f"{skew_ms / 1000:.1f} s",
+                kept="everything; the claim was written and given back",
+                next="set the clock, then start the worker again",
+            )
         return Claim(restored, epoch, sent_boot_ms, acked_boot_ms, append_ms)
 
-    async def _append(self, entry: Entry) -> tuple[int, int | None]:
+    async def _give_back(self, claim_id: bytes, epoch: int) -> None:
+        """Release at once: else each start with a wrong clock would count as an unclean end."""
+        released = self.codec.encode(PartitionReleased("a clock is wrong"))
+        header = RecordHeader(KIND_EVENT, claim_id, epoch, 0, self.clock.wall_ms(), 0)
+        with suppress(ClaimUnknown):  # then it counts as one; nothing worse follows
+            await self._append(Entry(None, released, header.pack()))
+
+    async def _append(self, entry: Entry) -> int:
         try:
             async with asyncio.timeout(self.settings.append_timeout_ms / 1000):
                 ack = await self.log.append(Topic.EVENTS, self.partition, [entry])
@@ -97,7 +112,7 @@ class Claiming:
             raise ClaimUnknown(self.partition, f"{type(error).__name__}: {error}") from error
         if ack.offset is None or ack.offset < 0:
             raise ClaimUnknown(self.partition, f"the claim was acknowledged at {ack.offset}")
-        return ack.offset, ack.append_ms
+        return ack.offset
 
     async def _read_on(self, fold: PartitionFold, until: int | None) -> int:
         """Fold from the fold's position to the log's end, or up to `until`.
@@ -154,16 +169,3 @@ class Claiming:
             kept="everything; nothing was written",
             next=then,
         )
-
-    def _check_clock(self, asked_ms: int, append_ms: int | None) -> None:
-        if append_ms is None:
-            return
-        now_ms = self.clock.wall_ms()
-        skew = max(asked_ms - append_ms, append_ms - now_ms)
-        if skew > self.settings.clock_skew_max_ms:
-            raise ClaimRefused(
-                f"partition {self.partition}: this machine's wall clock and the log's differ by "
-                f"{skew / 1000:.1f} s",
-                kept="everything; the claim was written and serves nothing",
-                next="set the clock, then start the worker again",
-            )

@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from refold.app.definitions import StepDef
 from refold.engine import decide
@@ -22,7 +22,7 @@ from refold.engine.session import (
     StepAsked,
     Unsettled,
 )
-from refold_projections.fold import RunState, Slot
+from refold_projections.fold import FOR_A_PERSON, RunState, Slot, in_parallel_branch
 from refold_schemas.errors import ValueRefused
 from refold_schemas.events import (
     CursorAdvanced,
@@ -37,9 +37,6 @@ from refold_schemas.values import Policy, encode_error, encode_value
 
 if TYPE_CHECKING:
     from refold.engine.owner import PartitionOwner
-
-FOR_A_PERSON = frozenset({"crashes_worker", "limit", "undecodable_event"})
-"""Reasons to be blocked that other code does not mend: `refold retry` lets the run go on."""
 
 
 class Actor:
@@ -237,16 +234,18 @@ class Driver:
                 elif isinstance(ask, LogLine):
                     owner.books.when_durable(run_id, partial(owner.log_line, run_id, ask))
                 elif isinstance(ask, Diverged):
-                    self._diverged(actor, ask)
+                    self.diverged(run_id, ask.slot, ask.detail)
                     return
-                else:
+                elif isinstance(ask, Returned | Raised):
                     self._ended(actor, ask)
                     return
+                else:
+                    assert_never(ask)
             except DecisionTooLarge as error:
                 slot = getattr(ask, "slot", "the end of the run")
                 self.block(run_id, "limit", f"{slot}: {error}")
                 return
-        self._check_limits(actor)
+        self.check_limits(actor.run_id)
 
     def _from_record(self, run_id: str, ask: Unsettled) -> StepAsked | None:
         """What to ask again of a handle that ran out: what its record says."""
@@ -267,20 +266,21 @@ class Driver:
         else:
             owner.attempts.intend(actor.run_id, ask.slot, ask)
 
-    def _diverged(self, actor: Actor, ask: Diverged) -> None:
-        state = self.owner.books.states[actor.run_id]
+    def diverged(self, run_id: str, slot: str, detail: str) -> None:
+        """Code and record differ: park the run with the difference, once."""
+        state = self.owner.books.states[run_id]
         parked = state.parked
-        if parked is None or (parked.kind, parked.detail) != ("diverged", ask.detail):
+        if parked is None or (parked.kind, parked.detail) != ("diverged", detail):
             definition = self.owner.app.runs.get(state.run)
             version = definition.version if definition is not None else ""
             self.owner.books.commit(
-                actor.run_id,
-                (RunDiverged(ask.slot, ask.detail, version),),
-                then=partial(self.owner.tell, "diverged", actor.run_id, ask.detail),
+                run_id,
+                (RunDiverged(slot, detail, version),),
+                then=partial(self.owner.tell, "diverged", run_id, detail),
             )
-        self.drop(actor.run_id)
+        self.drop(run_id)
 
-    def _ended(self, actor: Actor, ask: Ask) -> None:
+    def _ended(self, actor: Actor, ask: Returned | Raised) -> None:
         owner = self.owner
         run_id = actor.run_id
         state = owner.books.states[run_id]
@@ -290,7 +290,6 @@ class Driver:
         elif isinstance(ask, Raised):
             end = RunFailed(encode_error(ask.error))
         else:
-            assert isinstance(ask, Returned)
             try:
                 end = RunCompleted(encode_value(ask.result, path="result"))
             except ValueRefused as error:
@@ -323,26 +322,34 @@ class Driver:
         )
         self.drop(run_id)
 
-    def _check_limits(self, actor: Actor) -> None:
-        state = self.owner.books.states.get(actor.run_id)
+    def check_limits(self, run_id: str) -> None:
+        """Park a run that is over its limit, warn once at a fifth of it. Its end has no limit."""
+        state = self.owner.books.states.get(run_id)
         settings = self.owner.settings
         if state is None or state.ended is not None or state.parked is not None:
             return
+        actor = self.actors.get(run_id)
         if state.event_count > settings.events_max or state.byte_count > settings.run_bytes_max:
+            if state.cancel is not None:
+                return  # what is left to settle is small, and has to be settled
             self.block(
-                actor.run_id,
+                run_id,
                 "limit",
                 f"{state.event_count:,} events and {state.byte_count:,} bytes; "
                 f"{settings.events_max:,} and {settings.run_bytes_max:,} are allowed",
             )
-        elif not actor.warned and (
-            state.event_count > settings.events_max // 5
-            or state.byte_count > settings.run_bytes_max // 5
+        elif (
+            actor is not None
+            and not actor.warned
+            and (
+                state.event_count > settings.events_max // 5
+                or state.byte_count > settings.run_bytes_max // 5
+            )
         ):
             actor.warned = True
             self.owner.warn(
                 "R017",
-                actor.run_id,
+                run_id,
                 f"a fifth of a run's limit is used: {state.event_count:,} events, "
                 f"{state.byte_count:,} bytes",
             )
@@ -464,7 +471,9 @@ class Driver:
                 actor.idle_since_ms = now_ms
                 self.progressed(run_id)
             crowded = len(self.actors) > owner.settings.resident_max
-            if crowded or now_ms - actor.idle_since_ms >= owner.settings.idle_after_ms:
+            # A long record is dear to replay: its run keeps its coroutine for longer.
+            idle_ms = owner.settings.idle_after_ms * (1 + state.event_count // 100)
+            if crowded or now_ms - actor.idle_since_ms >= idle_ms:
                 self.drop(run_id)
 
 
@@ -478,10 +487,10 @@ def _only_waits(state: RunState) -> bool:
         return True
     if state.open_slots:
         return all(_waits_for_a_person(state.slots[name]) for name in state.open_slots) and not any(
-            "gather#" in name or "map#" in name for name in state.open_slots
+            in_parallel_branch(name) for name in state.open_slots
         )
     return state.cancel is None and any(
-        t.kind in ("sleep", "backoff") and "gather#" not in t.slot and "map#" not in t.slot
+        t.kind in ("sleep", "backoff") and not in_parallel_branch(t.slot)
         for t in state.timers.values()
     )
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from refold.engine.owner import PartitionOwner
 
 RAW_MAX = 1_024
+RETRY_S = 0.5
 WAIT_MS = 1_000
 
 
@@ -33,7 +34,8 @@ class Intake:
     async def run(self) -> None:
         """Until the claim ends. A log that cannot be read for a moment is tried again."""
         owner = self.owner
-        while not owner.ended:
+        unreadable = ""
+        while not owner.ended and not owner.draining:
             offset = owner.books.command_next
             try:
                 if not await owner.log.wait(
@@ -42,16 +44,19 @@ class Intake:
                     continue
                 records = await owner.log.read(Topic.COMMANDS, owner.partition, offset)
             except RefoldError as error:
-                owner.warn("R016", None, f"commands cannot be read: {error}")
-                await asyncio.sleep(0.5)
+                if str(error) != unreadable:  # once for each outage
+                    unreadable = str(error)
+                    owner.warn("R016", None, f"commands cannot be read: {error}")
+                await asyncio.sleep(RETRY_S)
                 continue
+            unreadable = ""
             if not records:  # only holes: nothing was asked there
                 await asyncio.sleep(0.01)
                 continue
             for record in records:
-                if owner.ended:
-                    return
                 await owner.room()
+                if owner.ended or owner.draining:
+                    return
                 self.take(record)
 
     def take(self, record: Record) -> None:

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 from refold_schemas.values import ModelUse
 
+TEXT_MAX = 1_000
+
 
 def read_model_use(answer: object) -> ModelUse | None:
     """What an assistant message says of itself, in the shapes that providers use.
@@ -14,6 +16,13 @@ def read_model_use(answer: object) -> ModelUse | None:
     >>> read_model_use("just words") is None
     True
     """
+    try:
+        return _read(answer)
+    except Exception:  # an answer's own code; that it says nothing readable changes nothing else
+        return None
+
+
+def _read(answer: object) -> ModelUse | None:
     usage = _get(answer, "usage")
     use = ModelUse(
         _text(answer, "model", "model_snapshot", "snapshot"),
@@ -32,8 +41,8 @@ def _get(source: object, name: str) -> object:
 def _text(source: object, *names: str) -> str | None:
     for name in names:
         value = _get(source, name)
-        if isinstance(value, str):
-            return value
+        if type(value) is str and value.isprintable():
+            return value[:TEXT_MAX]
     return None
 
 

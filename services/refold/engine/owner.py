@@ -1,16 +1,18 @@
 """The owner of one partition: claims it, folds it, and lets the rooms around it do their work."""
 
 import asyncio
+import traceback
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from refold.app.application import App
-from refold.engine import checkpoints
-from refold.engine.attempts import Attempts
+from refold.engine import checkpoints, decide
+from refold.engine.attempts import Attempts, describe
 from refold.engine.books import Books
 from refold.engine.calls import Call
 from refold.engine.claiming import Claim, Claiming, collections_paused
@@ -76,6 +78,7 @@ class PartitionOwner:
         settings: WorkerSettings,
         reporter: Reporter,
         threads: Executor | None,
+        lookup_threads: Executor | None,
         on_event: Callable[[WorkerEvent], None],
         on_running: Callable[[str | None], None],
         on_overdue: Callable[[Call], None],
@@ -83,7 +86,7 @@ class PartitionOwner:
         self.app, self.log, self.partition, self.codec = app, log, partition, codec
         self.name, self.process = name, process
         self.clock, self.entropy, self.settings = clock, entropy, settings
-        self.reporter, self.threads = reporter, threads
+        self.reporter, self.threads, self.lookup_threads = reporter, threads, lookup_threads
         self.namespace = log.facts.namespace
         self.zone = ZoneInfo(app.time_zone)
         self.claimed_boot_ms = 0
@@ -140,7 +143,7 @@ class PartitionOwner:
             told_boot_ms=claim.acked_boot_ms,
             skew_max_ms=self.settings.clock_skew_max_ms,
         )
-        self.timers = Timers(self.log_clock, self._fire, at_once=self.settings.timers_at_once)
+        self.timers = Timers(self.log_clock, self._due, at_once=self.settings.timers_at_once)
         self.books = Books(
             fold,
             states,
@@ -149,7 +152,10 @@ class PartitionOwner:
             epoch=claim.epoch,
             batch_size_max=self.log.facts.batch_size_max,
             on_timer=self.timers.add,
-            on_change=lambda run_id, state: self.soon(self._write_conflicts, run_id),
+            on_change=lambda run_id: self.soon(self._write_conflicts, run_id),
+            on_limit=lambda run_id: self.soon(self.driver.check_limits, run_id),
+            guarded=self.guarded,
+            limits=self.settings,
         )
         self.tail = Tail(
             self.log,
@@ -312,6 +318,9 @@ class PartitionOwner:
         if not self.draining:
             self.driver.begin(run_id)
 
+    def _due(self, run_id: str, timer_id: str, generation: int) -> None:
+        self.guarded(run_id, self._fire, run_id, timer_id, generation)
+
     def _fire(self, run_id: str, timer_id: str, generation: int) -> None:
         state = self.books.states.get(run_id)
         timer = None if state is None else state.timers.get(timer_id)
@@ -348,12 +357,10 @@ class PartitionOwner:
 
     def _write_conflicts(self, run_id: str) -> None:
         """EvidenceConflict, in an ended run too: a red row, never a silent repair."""
-        from refold.engine.decide import conflicts_found
-
         state = self.books.states.get(run_id)
         if state is None or self.ended or not (state.red or state.stray):
             return
-        events = conflicts_found(state)
+        events = decide.conflicts_found(state)
         slots = ", ".join(sorted({name for name, _ in state.red} | {s[0] for s in state.stray}))
         self.books.commit(
             run_id,
@@ -370,12 +377,15 @@ class PartitionOwner:
         boot_ms = self.clock.boot_ms() + self.settling.believe_in_ms(run_id, slot)
         return self.log_clock.latest_ms(boot_ms)
 
-    def thread_overdue(self, call: Call) -> None:
-        """A sync step outlived its deadline: it cannot be cancelled, only watched."""
+    def call_overdue(self, call: Call) -> None:
+        """A call outlived its deadline: a thread, or a coroutine that swallowed its cancel."""
+        if self.ended:
+            self._on_overdue(call)
+            return
         self.warn(
             "R020",
             call.run_id,
-            f"{call.slot}: its thread outlives its deadline; no 'absent' is believed meanwhile",
+            f"{call.slot}: its call outlives its deadline; no 'absent' is believed meanwhile",
         )
         self._on_overdue(call)
 
@@ -394,7 +404,8 @@ class PartitionOwner:
         if state.run_id in self._told or state.event_count <= 2:
             return
         self._told.add(state.run_id)
-        self.tell("resumed", state.run_id, self.sentence_of(state))
+        durable = self.books.durable(state.run_id) or state
+        self.tell("resumed", state.run_id, self.sentence_of(durable))
 
     def tell_ended(self, run_id: str) -> None:
         """The run's end is durable."""
@@ -416,13 +427,32 @@ class PartitionOwner:
     # ---- loop
 
     def soon(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Call it in the loop's next turn unless the claim has ended by then."""
+        """Call it in the loop's next turn unless the claim has ended by then.
+
+        The first argument is the run_id that it is about, or the run's actor.
+        """
+        about = arguments[0] if isinstance(arguments[0], str) else arguments[0].run_id
 
         def call() -> None:
             if not self.ended:
-                function(*arguments)
+                self.guarded(about, function, *arguments)
 
         asyncio.get_running_loop().call_soon(call)
+
+    def guarded(self, run_id: str, function: Callable[..., None], *arguments: Any) -> None:
+        """Call it; a defect that shows itself parks the run with what happened, never in silence.
+
+        Only if not even that can be recorded, the claim ends.
+        """
+        try:
+            function(*arguments)
+        except Exception as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            told = f"{describe(error)} in {Path(where.filename).name}:{where.lineno}"
+            try:
+                self.driver.block(run_id, "engine_error", told)
+            except Exception:
+                self.broken(error)
 
     def background(self, work: Coroutine[Any, Any, None]) -> None:
         """A task that ends with the claim; one that breaks ends the claim, never in silence."""

@@ -3,10 +3,19 @@
 Source: design, section 6; explored by `tests/model`.
 """
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from refold_projections.fold import FAILED, Attempt, RunState, Slot, is_under_way
+from refold_projections.fold import (
+    ABSENT,
+    FAILED,
+    NEVER_STARTED,
+    Attempt,
+    RunState,
+    Slot,
+    is_under_way,
+)
 from refold_schemas.values import Policy
 
 
@@ -25,6 +34,8 @@ class Do(Enum):
     """Hand the slot to a person."""
     FAIL = "fail"
     """Every attempt is known not to have acted and no retry is left: the failure is final."""
+    BLOCK = "block"
+    """Tried too often without an effect: the run is parked for a person."""
 
 
 class Move(NamedTuple):
@@ -44,7 +55,8 @@ class Facts(NamedTuple):
 
     `running`: attempt numbers whose call has not ended in this process. `believe_in_ms`: how long
     until "absent" may be believed. `wall_ms`: now. `since_end_ms`: since the last attempt ended
-    here. `expired`: an acquisition whose handle ran out. `log_ms`: what the log's clock shows at
+    here. `expired`: an acquisition whose handle ran out. `timeout_ms`: of an attempt made today.
+    `log_ms`: what the log's clock shows at
     the latest, `skew_max_ms`: how far off it an event's time may be.
     """
 
@@ -53,6 +65,7 @@ class Facts(NamedTuple):
     believe_in_ms: int
     since_end_ms: int
     running: frozenset[int]
+    timeout_ms: int
     has_lookup: bool
     retries_left: bool
     lookup_for_ms: int
@@ -90,7 +103,11 @@ def next_move(state: RunState, slot: Slot, facts: Facts) -> Move:
         failed = [a for a in slot.attempts if a.status == FAILED]
         if failed and not facts.retries_left:
             return Move(Do.FAIL, failed[-1])
-        return Move(Do.ATTEMPT, fresh=slot.fresh_key or facts.expired)
+        fruitless = [a for a in slot.attempts if a.status in (ABSENT, NEVER_STARTED)]
+        if len(fruitless) > facts.repeats_max:
+            return Move(Do.BLOCK, reason=f"{len(fruitless)} attempts of {slot.name} had no effect")
+        fresh = slot.fresh_key or facts.expired
+        return Move(Do.ATTEMPT, fresh=fresh, wait_ms=_repeat_wait(fruitless, facts))
     if slot.escalated:
         return Move(Do.NOTHING)
     if slot.policy == Policy.RE_EXECUTABLE.value:
@@ -99,12 +116,12 @@ def next_move(state: RunState, slot: Slot, facts: Facts) -> Move:
         return Move(Do.ATTEMPT)
     if slot.policy == Policy.KEYED.value and state.cancel is None:
         if len(slot.attempts) <= facts.repeats_max and key_lives(slot, unsettled, facts):
-            return Move(Do.ATTEMPT, wait_ms=_repeat_wait(slot, unsettled, facts))
+            return Move(Do.ATTEMPT, wait_ms=_repeat_wait(unsettled, facts))
         reason = "its key may have been forgotten by the far system"
-        return _ask(slot, unsettled, facts, reason)
+        return _ask(unsettled, facts, reason)
     if slot.policy == Policy.ESCALATE.value:
         return Move(Do.ESCALATE, unsettled[-1], reason=_reason(unsettled[-1], ""))
-    return _ask(slot, unsettled, facts, "")
+    return _ask(unsettled, facts, "")
 
 
 def key_lives(slot: Slot, unsettled: tuple[Attempt, ...], facts: Facts) -> bool:
@@ -116,19 +133,19 @@ def key_lives(slot: Slot, unsettled: tuple[Attempt, ...], facts: Facts) -> bool:
     if slot.key_ttl_ms is None:
         return True
     age_ms = facts.log_ms - (slot.key_since_ms - facts.skew_max_ms)
-    return age_ms + unsettled[-1].timeout_ms < slot.key_ttl_ms
+    return age_ms + max(facts.timeout_ms, unsettled[-1].timeout_ms) < slot.key_ttl_ms
 
 
-def _ask(slot: Slot, unsettled: tuple[Attempt, ...], facts: Facts, reason: str) -> Move:
+def _ask(unsettled: tuple[Attempt, ...], facts: Facts, reason: str) -> Move:
     last = unsettled[-1]
     if not facts.has_lookup:
         return Move(Do.ESCALATE, last, reason=_reason(last, reason))
-    since = max(a.at_ms + a.timeout_ms + a.settle_ms for a in unsettled)
-    if facts.wall_ms - since > facts.lookup_for_ms:
+    since_ms = max(a.at_ms + a.timeout_ms + a.settle_ms for a in unsettled)
+    if facts.wall_ms - since_ms > facts.lookup_for_ms:
         told = "no lookup has answered for too long"
         return Move(Do.ESCALATE, last, reason=_reason(last, told))
     believe = facts.believe_in_ms <= 0 and not facts.running
-    return Move(Do.LOOK_UP, last, believe=believe, wait_ms=max(facts.believe_in_ms, 0))
+    return Move(Do.LOOK_UP, last, believe=believe)
 
 
 def _reported(attempt: Attempt) -> str:
@@ -140,13 +157,13 @@ def _reported(attempt: Attempt) -> str:
     return "failed" if "failed" in attempt.evidence else ""
 
 
-def _repeat_wait(slot: Slot, unsettled: tuple[Attempt, ...], facts: Facts) -> int:
-    """No wait at a takeover, an exponential one where this owner saw the doubt arise itself."""
-    own = [a for a in unsettled if a.claim_id == facts.claim_id]
+def _repeat_wait(tried: Sequence[Attempt], facts: Facts) -> int:
+    """No wait at a takeover, an exponential one where this owner tried in vain itself."""
+    own = [a for a in tried if a.claim_id == facts.claim_id]
     if not own:
         return 0
-    wait = facts.repeat_first_ms << min(len(own) - 1, 16)
-    return max(0, min(wait, facts.repeat_max_ms) - facts.since_end_ms)
+    wait_ms = facts.repeat_first_ms << min(len(own) - 1, 16)
+    return max(0, min(wait_ms, facts.repeat_max_ms) - facts.since_end_ms)
 
 
 def _reason(attempt: Attempt, added: str) -> str:

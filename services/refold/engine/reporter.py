@@ -1,9 +1,11 @@
 """Sends what a process learns too late as AttemptReported: evidence, outside the claim rule."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from refold.log.partitions import partition_for
 from refold.log.port import Entry, Log, Topic
 from refold.log.sizes import batch_size
 from refold_schemas.codec import KIND_REPORT, Codec, RecordHeader
@@ -31,9 +33,12 @@ class Reporter:
         tries: int,
         wait_s: float = 0.2,
         timeout_s: float = 10.0,
+        on_lost: Callable[[str, str], None],
     ) -> None:
+        """`on_lost(run_id, text)` is told of a report that could not be stored."""
         self._log, self._codec, self._clock, self._name = log, codec, clock, name
         self._tries, self._wait_s, self._timeout_s = tries, wait_s, timeout_s
+        self._on_lost = on_lost
         self._tasks: set[asyncio.Task[None]] = set()
         self.sent = 0
         self.lost = 0
@@ -44,8 +49,6 @@ class Reporter:
         outcome: str,
         result: Value | None,
         error: ErrorInfo | None,
-        *,
-        partition: int | None = None,
     ) -> None:
         """Report an attempt by its intent's `(claim_id, n)`; returns at once."""
         event = AttemptReported(
@@ -57,18 +60,12 @@ class Reporter:
             # That it happened is what counts; what it returned is too large to be said.
             event = replace(event, result=None, error=None)
             entry = entry._replace(value=self._codec.encode(event))
-        task = asyncio.get_running_loop().create_task(
-            self._send(self._partition_of(call.run_id), entry)
-        )
+        task = asyncio.get_running_loop().create_task(self._send(call, outcome, entry))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _partition_of(self, run_id: str) -> int:
-        from refold.log import partition_for
-
-        return partition_for(run_id, self._log.facts.partition_count)
-
-    async def _send(self, partition: int, entry: Entry) -> None:
+    async def _send(self, call: "Call", outcome: str, entry: Entry) -> None:
+        partition = partition_for(call.run_id, self._log.facts.partition_count)
         for attempt in range(self._tries):
             try:
                 async with asyncio.timeout(self._timeout_s):
@@ -80,6 +77,8 @@ class Reporter:
                 return
             await asyncio.sleep(self._wait_s * 2 ** min(attempt, 6))
         self.lost += 1
+        told = f"a late report of {call.slot}, attempt {call.attempt} ({outcome}) was not stored"
+        self._on_lost(call.run_id, f"{told}: its slot stays in doubt (R022)")
 
     async def drained(self, timeout_s: float) -> None:
         """Wait for what is being sent, at most `timeout_s`."""

@@ -10,9 +10,17 @@ from refold.engine.attempts import describe, storable, unrecordable_of
 from refold.engine.books import DecisionTooLarge
 from refold.engine.recovery import Do, Facts, Move, believe_in_ms, next_move
 from refold.engine.session import ChunkAsked
-from refold_projections.fold import UNSETTLED, Attempt, RunState, Slot
+from refold_projections.fold import FAILED, NEVER_STARTED, Attempt, RunState, Slot
 from refold_schemas.events import EvidenceConflict, RunEvent
-from refold_schemas.values import Absent, Found, Pending, Policy, Rejected, encode_error
+from refold_schemas.values import (
+    Absent,
+    Found,
+    Pending,
+    Policy,
+    Rejected,
+    Unrecordable,
+    encode_error,
+)
 
 if TYPE_CHECKING:
     from refold.engine.owner import PartitionOwner
@@ -25,7 +33,7 @@ class Settling:
 
     def __init__(self, owner: "PartitionOwner") -> None:
         self.owner = owner
-        self._asked: dict[tuple[str, str], int] = {}
+        self._unanswered: dict[tuple[str, str], int] = {}
         """How often each slot's lookup gave no answer in this claim."""
 
     def look_at(self, run_id: str, name: str) -> None:
@@ -61,13 +69,13 @@ class Settling:
             elif ask is not None:
                 self._attempt(run_id, slot, definition, ask, fresh=move.fresh)
         elif move.do is Do.LOOK_UP:
-            task = asyncio.get_running_loop().create_task(
-                self._look_up(run_id, slot, definition, move)
-            )
-            actor.lookups[name] = task
+            looking = self._look_up(run_id, slot, definition, move)
+            actor.lookups[name] = asyncio.get_running_loop().create_task(looking)
         elif move.do is Do.ESCALATE:
             assert move.attempt is not None
             self.escalate(run_id, name, move.attempt, move.reason)
+        elif move.do is Do.BLOCK:
+            owner.driver.block(run_id, "limit", move.reason)
         elif move.do is Do.FAIL:
             assert move.attempt is not None
             number, error = move.attempt.number, move.attempt.reported_error
@@ -100,6 +108,7 @@ class Settling:
             believe,
             0 if last_end is None else boot_ms - last_end,
             running,
+            definition.timeout_ms,
             definition.lookup is not None,
             self._retries_left(slot),
             definition.lookup_for_ms,
@@ -157,7 +166,8 @@ class Settling:
         if verdict == "done":
             if attempt.reported_result is None:
                 reason = "a late report says it completed, but its result could not be stored"
-                event = decide.completed(slot.name, attempt.number, None, _lost(reason), None, None)
+                lost = Unrecordable("unknown", "result", reason, 0, "")
+                event = decide.completed(slot.name, attempt.number, None, lost, None, None)
             else:
                 event = decide.resolved(
                     slot.name,
@@ -210,7 +220,9 @@ class Settling:
         if actor is None or actor.session is None or not slot.attempts:
             return
         last = slot.attempts[-1]
-        event = decide.resolved(slot.name, last.number, "never_started", "owner", final=True)
+        verdict = last.status if last.status in (FAILED, NEVER_STARTED) else "absent"
+        error = last.reported_error
+        event = decide.resolved(slot.name, last.number, verdict, "owner", error=error, final=True)
         self._record(run_id, slot.name, (event,))
 
     # ---- lookups
@@ -222,6 +234,14 @@ class Settling:
         if owner.ended or actor is None:
             return
         actor.lookups.pop(slot.name, None)
+        owner.guarded(run_id, self._answered, run_id, slot, definition, move, kind, value)
+
+    def _answered(
+        self, run_id: str, slot: Slot, definition: StepDef, move: Move, kind: str, value: Any
+    ) -> None:
+        """The far system has answered, or not: settle what that settles."""
+        owner = self.owner
+        actor = owner.driver.actors[run_id]
         state = owner.books.states[run_id]
         now = state.slots[slot.name]
         if now.outcome is not None and slot.name not in actor.expired:
@@ -231,13 +251,13 @@ class Settling:
             return
         last = now.unsettled[-1]
         if kind == "found":
-            self._asked.pop((run_id, slot.name), None)
+            self._unanswered.pop((run_id, slot.name), None)
             self._found(run_id, slot.name, last.number, value)
         elif kind == "rejected":
-            self._asked.pop((run_id, slot.name), None)
+            self._unanswered.pop((run_id, slot.name), None)
             self._rejected(run_id, state, now, definition, value)
         elif kind == "absent" and move.believe:
-            self._asked.pop((run_id, slot.name), None)
+            self._unanswered.pop((run_id, slot.name), None)
             self._absent(run_id, state, now, last)
         elif kind == "absent":
             wait_ms = max(self.believe_in_ms(run_id, now), 1)
@@ -285,17 +305,14 @@ class Settling:
         """Absence is proven as far as settle goes: the next attempt, in a cancelled run the end."""
         cancelled = state.cancel is not None
         event = decide.resolved(slot.name, last.number, "absent", "lookup", final=cancelled)
-        actor = self.owner.driver.actors.get(run_id)
-        ask = None if actor is None else actor.asked.get(slot.name)
-        if cancelled or ask is None:
-            self._record(run_id, slot.name, (event,))
-        else:
-            self.owner.attempts.intend(run_id, slot.name, ask, settled=(event,))
+        self._record(run_id, slot.name, (event,))
 
     def _no_answer(self, run_id: str, state: RunState, slot: Slot, last: Attempt, why: str) -> None:
         """Pending, an exception or rubbish is no answer: said in the boundary, asked again."""
         owner = self.owner
-        times = self._asked[run_id, slot.name] = self._asked.get((run_id, slot.name), 0) + 1
+        times = self._unanswered[run_id, slot.name] = (
+            self._unanswered.get((run_id, slot.name), 0) + 1
+        )
         settings = owner.settings
         wait_ms = min(settings.lookup_first_ms * 2 ** min(times - 1, 16), settings.lookup_max_ms)
         at_ms = owner.books.now_ms()
@@ -311,16 +328,23 @@ class Settling:
         lookup = definition.lookup
         assert lookup is not None
         timeout_s = self.owner.settings.lookup_timeout_ms / 1000
+        limit = asyncio.timeout(timeout_s)
+        task = asyncio.current_task()
         try:
-            async with asyncio.timeout(timeout_s):
+            async with limit:
                 if inspect.iscoroutinefunction(lookup):
                     answer = await lookup(key)
                 else:
+                    # Threads of their own: lookups that hang must not take those of the steps.
                     loop = asyncio.get_running_loop()
-                    answer = await loop.run_in_executor(self.owner.threads, lookup, key)
-        except TimeoutError:
-            return "none", f"no answer within {timeout_s:g} s"
+                    answer = await loop.run_in_executor(self.owner.lookup_threads, lookup, key)
+        except asyncio.CancelledError as error:
+            if task is not None and task.cancelling():
+                raise
+            return "none", describe(error)  # the lookup's own
         except Exception as error:  # an exception of a lookup says nothing about the effect
+            if limit.expired():
+                return "none", f"no answer within {timeout_s:g} s"
             return "none", describe(error)
         if isinstance(answer, Found):
             return "found", answer.value
@@ -363,12 +387,3 @@ class Settling:
             at_ms = owner.books.now_ms()
             event = decide.timer("proof", slot.name, at_ms + PROOF_AGAIN_MS, state.event_count + 1)
             owner.books.commit(run_id, (event,), at_ms=at_ms)
-
-
-def _lost(reason: str) -> Any:
-    from refold_schemas.values import Unrecordable
-
-    return Unrecordable("unknown", "result", reason, 0, "")
-
-
-__all__ = ["UNSETTLED", "Settling"]

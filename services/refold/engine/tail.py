@@ -13,7 +13,7 @@ from refold.engine.clock import Clock
 from refold.engine.ending import ClaimEnded, ClaimFenced, ClaimUnknown, LogWasCut
 from refold.engine.log_clock import LogClock
 from refold.log.port import Entry, Log, Record, Topic
-from refold_projections.fold import Position, Verdict, judge
+from refold_projections.fold import NO_CLAIM, Position, Verdict, judge
 from refold_schemas.codec import RecordHeader
 from refold_schemas.errors import HeaderUnreadable, RefoldError
 
@@ -237,9 +237,8 @@ class Tail:
     def _check_anchor(self, record: Record) -> None:
         header = _header(record)
         position = self.position
-        if header is None or position.last_n < 0:
-            return
-        if (header.claim_id, header.n) != (position.last_claim_id, position.last_n):
+        found = (NO_CLAIM, -1) if header is None else (header.claim_id, header.n)
+        if found != (position.last_claim_id, position.last_n):
             raise LogWasCut(
                 self.partition,
                 f"the record at offset {record.offset} is not the one that was read there before",

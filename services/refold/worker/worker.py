@@ -22,6 +22,7 @@ from refold_schemas.errors import RefoldError
 from refold_schemas.registry import FileRegistry
 
 THREADS_MAX = 32
+LOOKUP_THREADS_MAX = 8
 EXIT_OVERDUE = 70
 
 
@@ -60,6 +61,7 @@ class Worker:
         self._exit_hard = exit_hard
         self._codec = codec or Codec(FileRegistry())
         self._threads: ThreadPoolExecutor | None = None
+        self._lookup_threads: ThreadPoolExecutor | None = None
         self._stopping = asyncio.Event()
         self._failure: BaseException | None = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -72,8 +74,17 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         if any(not step.is_async for step in self.app.steps.values()):
             self._threads = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="refold-step")
+        if any(step.lookup is not None for step in self.app.steps.values()):
+            self._lookup_threads = ThreadPoolExecutor(
+                LOOKUP_THREADS_MAX, thread_name_prefix="refold-lookup"
+            )
         self._reporter = Reporter(
-            self.log, self._codec, self.clock, self.name, tries=self.settings.report_tries
+            self.log,
+            self._codec,
+            self.clock,
+            self.name,
+            tries=self.settings.report_tries,
+            on_lost=lambda run_id, text: self._tell("warning", text, run_id),
         )
         if self._watchdog is not None:
             self._watchdog.start(self._loop)
@@ -85,8 +96,9 @@ class Worker:
             await self._release_all()
             if self._watchdog is not None:
                 self._watchdog.stop()
-            if self._threads is not None:
-                self._threads.shutdown(wait=False, cancel_futures=True)
+            for pool in (self._threads, self._lookup_threads):
+                if pool is not None:
+                    pool.shutdown(wait=False, cancel_futures=True)
         if self._failure is not None:
             raise self._failure
 
@@ -185,6 +197,7 @@ class Worker:
             settings=self.settings,
             reporter=self._reporter,
             threads=self._threads,
+            lookup_threads=self._lookup_threads,
             on_event=self._on_event,
             on_running=self._running,
             on_overdue=self._overdue,
