@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from refold.client import Client
 from refold.log.memory import MemoryBroker, MemoryLog
-from refold.worker import Worker
+from refold.worker import Worker, WorkerSettings
 from refold_schemas.codec.classes import EVENT_CLASSES
 from refold_schemas.events import RunDiverged
 from refold_tools.cli import main
@@ -23,12 +24,14 @@ from support.written_log import Writer, done, started
 
 URL = "memory://acting"
 SHOP = """
+import asyncio
 from datetime import timedelta
 
 from refold import App, Effect, NotDone, Policy, RunContext
 
 app = App("shop", time_zone="Asia/Tokyo")
 silent = True
+thinks_for_ever = False
 
 
 @app.step(policy=Policy.ESCALATE, timeout=timedelta(milliseconds=40))
@@ -44,6 +47,19 @@ async def charge(fx: Effect, order_id: str) -> dict:
 async def shop(ctx: RunContext, order_id: str) -> dict:
     ctx.log.info("begun", order=order_id)
     return await ctx.step(charge, order_id)
+
+
+@app.step(policy=Policy.RE_EXECUTABLE)
+async def think(seconds: float) -> float:
+    await asyncio.sleep(seconds)
+    while thinks_for_ever:
+        await asyncio.sleep(0.01)
+    return seconds
+
+
+@app.run("beside")
+async def beside(ctx: RunContext, first_s: float) -> None:
+    await ctx.gather(ctx.step(charge, "silent"), ctx.step(think, first_s), ctx.step(think, 0.4))
 
 
 @app.run("sleeper")
@@ -103,6 +119,13 @@ def run(order_id: str, run_id: str = "r1") -> tuple[str, ...]:
     return ("run", "acting_shop:app", "shop", "--input", json.dumps(order_id), "--run-id", run_id)
 
 
+BESIDE = ("run", "acting_shop:app", "beside", "--input", "0.0", "--run-id", "r1")
+
+
+def done_slots(capsys: Capture) -> set[str]:
+    return {one["slot"] for one in answered(capsys, "boundary", "r1")["done"]}
+
+
 # ---- run
 
 
@@ -159,6 +182,47 @@ def test_run_stops_where_only_a_person_can_help_and_resumes(
         code=3,
     )
     assert answered(capsys, *run("silent"))["result"] == {"id": "c9"}
+
+
+def test_run_works_on_beside_a_step_that_waits_for_a_person(
+    capsys: Capture, broker: MemoryBroker
+) -> None:
+    answer = answered(capsys, *BESIDE, code=3)
+    assert answer["status"] == "in_doubt"
+    assert done_slots(capsys) == {"gather#1[1]/think#1", "gather#1[2]/think#1"}
+
+
+def test_run_begins_what_no_record_shows_beside_a_step_that_waits_for_a_person(
+    capsys: Capture, broker: MemoryBroker
+) -> None:
+    app = load_app("acting_shop:app")
+    shop = sys.modules["acting_shop"]
+    shop.__dict__["thinks_for_ever"] = True
+
+    async def serve_until_somebody_is_asked() -> None:
+        log = MemoryLog(URL)
+        await log.open(create=True)
+        asked = asyncio.Event()
+        worker = Worker(
+            app,
+            log,
+            watch=False,
+            settings=WorkerSettings(drain_ms=1),
+            on_event=lambda event: asked.set() if event.kind == "in_doubt" else None,
+        )
+        serving = asyncio.create_task(worker.run())
+        async with Client(log) as client:
+            await client.start("beside", 0.0, run_id="r1")
+            await asked.wait()
+        worker.stop()
+        await serving
+        await log.close()
+
+    asyncio.run(serve_until_somebody_is_asked())
+    assert done_slots(capsys) == set()
+    shop.__dict__["thinks_for_ever"] = False
+    assert answered(capsys, *BESIDE, code=3)["status"] == "in_doubt"
+    assert done_slots(capsys) == {"gather#1[1]/think#1", "gather#1[2]/think#1"}
 
 
 def test_run_gives_other_code_a_chance_before_it_says_that_code_is_missing(

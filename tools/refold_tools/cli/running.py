@@ -13,12 +13,15 @@ from refold_tools.cli.options import AppArgument, ByOption, JsonOption, LogOptio
 if TYPE_CHECKING:
     from refold.app import App, RunDef
     from refold.client import Client
-    from refold.worker import WorkerEvent
+    from refold.client.client import BoundaryAt
+    from refold.worker import Worker, WorkerEvent
     from refold_projections.fold import RunState
     from refold_tools.cli.ending import Outcome
 
 LOOK_S = 2.0
-"""How long after its claim an owner has to look at a parked run before it counts as stopped."""
+"""How long an owner has to look at a run that stands still, before it counts as stopped."""
+QUIET_S = 0.1
+"""How long nothing of the run may go on in our own worker before it counts as stopped."""
 LOOK_AGAIN = timedelta(milliseconds=100)
 
 
@@ -86,6 +89,7 @@ class _Run:
         self.zone: tzinfo = zone_of(app.time_zone)
         self.stopping = asyncio.Event()
         self.claimed_at: float | None = None
+        self.busy_at = 0.0
 
     async def on_log(self, url: str) -> "Outcome":
         """Open the log, do the run, and say how it stands afterwards."""
@@ -159,7 +163,9 @@ class _Run:
         worker = Worker(self.app, client.log, on_event=on_event)
         with stop_on_signals(self.stopping.set):
             serving = asyncio.create_task(worker.run(), name="worker")
-            following = asyncio.create_task(self._follow(client, exists=exists), name="follow")
+            following = asyncio.create_task(
+                self._follow(client, worker, exists=exists), name="follow"
+            )
             stopping = asyncio.create_task(self.stopping.wait(), name="signals")
             tasks = {serving, following, stopping}
             try:
@@ -175,14 +181,13 @@ class _Run:
                 worker.stop()
                 await serving
 
-    async def _follow(self, client: "Client", *, exists: bool) -> None:
+    async def _follow(self, client: "Client", worker: "Worker", *, exists: bool) -> None:
         """Return when the run has ended or nothing but a person or other code moves it."""
         if exists:
             handle = client.handle(self.run_id)
         else:
             handle = await client.start(self.definition.name, self.data, run_id=self.run_id)
-        loop = asyncio.get_running_loop()
-        begun = loop.time()
+        begun = asyncio.get_running_loop().time()
         while True:
             seen = await client.boundary_at(self.run_id)
             bound = seen.boundary
@@ -191,12 +196,24 @@ class _Run:
             within = None
             if seen.commands_waiting:  # one of them may be the person's word
                 within = LOOK_AGAIN
-            elif bound.needs == "person":
-                return
-            elif bound.needs == "code":
-                # Parked by other code, perhaps: whoever owns it now compares with what it has.
-                left_s = LOOK_S - (loop.time() - (self.claimed_at or begun))
-                if left_s <= 0 or (seen.by_this_claim and self.claimed_at is not None):
+            elif bound.needs in ("person", "code"):
+                left_s = self._left_s(seen, worker, begun)
+                if left_s <= 0:
                     return
                 within = timedelta(seconds=left_s)
             await handle.changed(seen.offset, within=within)
+
+    def _left_s(self, seen: "BoundaryAt", worker: "Worker", begun: float) -> float:
+        """How long the run may still move although its record asks for somebody; 0: no longer.
+
+        The record does not show everything: steps that change nothing outside leave no intent, and
+        an owner that has just claimed has yet to look at the run with the code that it has.
+        """
+        now = asyncio.get_running_loop().time()
+        if worker.works_on(self.run_id):
+            self.busy_at = now
+            return QUIET_S
+        claimed_at = self.claimed_at
+        looked = claimed_at is not None and (seen.boundary.needs == "person" or seen.by_this_claim)
+        patience_s = QUIET_S if looked else LOOK_S
+        return patience_s - (now - max(claimed_at or begun, self.busy_at))
