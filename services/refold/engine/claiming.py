@@ -88,7 +88,7 @@ class Claiming:
             raise ClaimFenced(self.partition, claim_id, newer, fold.position.last_offset)
         skew_ms = max(asked_ms - append_ms, append_ms - acked_ms)
         if skew_ms > self.settings.clock_skew_max_ms:
-            await self._give_back(claim_id, epoch)
+            await self._give_back(claim_id, epoch, fold.position.command_next)
             raise ClaimRefused(
                 f"partition {self.partition}: this machine's wall clock and the log's differ by "
                 f"{skew_ms / 1000:.1f} s",
@@ -97,10 +97,11 @@ class Claiming:
             )
         return Claim(restored, epoch, sent_boot_ms, acked_boot_ms, append_ms)
 
-    async def _give_back(self, claim_id: bytes, epoch: int) -> None:
+    async def _give_back(self, claim_id: bytes, epoch: int, command_next: int) -> None:
         """Release at once: else each start with a wrong clock would count as an unclean end."""
         released = self.codec.encode(PartitionReleased("a clock is wrong"))
-        header = RecordHeader(KIND_EVENT, claim_id, epoch, 0, self.clock.wall_ms(), 0)
+        now_ms = self.clock.wall_ms()
+        header = RecordHeader(KIND_EVENT, claim_id, epoch, 0, now_ms, command_next)
         with suppress(ClaimUnknown):  # then it counts as one; nothing worse follows
             await self._append(Entry(None, released, header.pack()))
 
