@@ -110,7 +110,7 @@ def worker(broker: MemoryBroker) -> Iterator[None]:
 def answered(capsys: Capture, *arguments: str, code: int = 0) -> dict[str, Any]:
     found = main([*arguments, "--json", "--log", URL])
     out, err = capsys.readouterr()
-    assert found == code, err or out
+    assert found == code, err + out
     payload: dict[str, Any] = json.loads(out.splitlines()[-1])
     return payload
 

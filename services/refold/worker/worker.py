@@ -117,6 +117,23 @@ class Worker:
         counts["actors"] = sum(len(o.driver.actors) for o in self.owners.values())
         return counts
 
+    def works_on(self, run_id: str) -> bool:
+        """Whether something of the run goes on in this process, recorded or not.
+
+        A call that has not ended, a lookup, an event that is still on its way to the log. While
+        runs start one at a time (R019) any of them may be next.
+        """
+        for owner in self.owners.values():
+            actor = owner.driver.actors.get(run_id)
+            if (
+                owner.suspicious
+                or owner.attempts.busy(run_id)
+                or (actor is not None and actor.lookups)
+                or not owner.books.is_durable(run_id)
+            ):
+                return True
+        return False
+
     async def _pause(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
