@@ -58,6 +58,12 @@ def test_a_jump_of_the_wall_clock_moves_no_event_further_than_a_claim_may_be_off
     assert clock.wall_ms() == clock.earliest_ms(50) - 5_000
 
 
+def test_a_claim_by_a_clock_years_ahead_does_not_take_later_owners_along() -> None:
+    clock = log_clock(Clocks())
+    assert clock.bounded_ms(1_000_000 + 10_000 * HOUR_MS) == clock.latest_ms(50) + 5_000
+    assert clock.bounded_ms(1_000_000 - HOUR_MS) == 1_000_000 - HOUR_MS
+
+
 def test_the_newest_acknowledgement_narrows_the_bounds() -> None:
     clocks = Clocks()
     clock = log_clock(clocks)
@@ -73,7 +79,21 @@ def test_a_key_lives_only_as_long_as_it_surely_does() -> None:
         attempt = Attempt(1, b"c" * 16, 0, 0, "in_doubt", 2_000, 0)
         slot = Slot("label#1", "label", 0, key_ttl_ms=key_ttl_ms, attempts=(attempt,))
         facts = Facts(
-            b"c" * 16, 0, 0, 0, frozenset(), False, True, 0, False, 5, 0, 0, log_ms, 5_000
+            claim_id=b"c" * 16,
+            wall_ms=0,
+            believe_in_ms=0,
+            since_end_ms=0,
+            running=frozenset(),
+            timeout_ms=2_000,
+            has_lookup=False,
+            retries_left=True,
+            lookup_for_ms=0,
+            expired=False,
+            repeats_max=5,
+            repeat_first_ms=0,
+            repeat_max_ms=0,
+            log_ms=log_ms,
+            skew_max_ms=5_000,
         )
         return key_lives(slot, (attempt,), facts)
 

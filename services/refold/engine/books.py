@@ -81,7 +81,9 @@ class Books:
         self.command_next = fold.position.command_next
         self.event_count = 0
         self._n_next = 0
-        self._time_last_ms = fold.position.time_last_ms
+        # A claim's time is not checked before it stands: one by a clock that was years ahead must
+        # not take ours along.
+        self._time_last_ms = log_clock.bounded_ms(fold.position.time_last_ms)
         self._unacked: dict[str, Unacked] = {}
         self._to_pack: dict[str, None] = {}
         self._batch_size_max = batch_size_max

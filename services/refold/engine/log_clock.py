@@ -43,8 +43,11 @@ class LogClock:
         ahead = boot_ms - self._told_boot_ms
         return self._append_ms + (ahead * 99 // 100 - 1 if ahead >= 0 else ahead * 101 // 100 - 1)
 
+    def bounded_ms(self, at_ms: int) -> int:
+        """`at_ms`, or the latest time that an event may have now."""
+        return min(at_ms, self.latest_ms(self._clock.boot_ms()) + self._skew_max_ms)
+
     def wall_ms(self) -> int:
         """Our wall clock, but never further off the log's than a claim allows it to be."""
-        boot_ms = self._clock.boot_ms()
-        low = self.earliest_ms(boot_ms) - self._skew_max_ms
-        return min(max(self._clock.wall_ms(), low), self.latest_ms(boot_ms) + self._skew_max_ms)
+        low = self.earliest_ms(self._clock.boot_ms()) - self._skew_max_ms
+        return self.bounded_ms(max(self._clock.wall_ms(), low))
