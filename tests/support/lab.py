@@ -127,6 +127,12 @@ class Lab:
             ResolveStep(self._id(), run_id, slot, attempt, happened, value, "tester", "looked")
         )
 
+    def say_it_did_not_happen(self, slot: str, *, run_id: str = "run-1") -> Command:
+        """The same as `resolve`; returns the command, so that it can be sent once more."""
+        word = ResolveStep(self._id(), run_id, slot, None, False, None, "tester", "looked")
+        self.publish(word)
+        return word
+
     # ---- what the log says
 
     def fold(self) -> PartitionFold:

@@ -92,7 +92,12 @@ class Settling:
         boot_ms = owner.clock.boot_ms()
         running = owner.attempts.running(run_id, slot)
         ends = owner.attempts.ended_boot_ms.get((run_id, slot.name), {})
-        last_end = ends.get(slot.attempts[-1].number) if slot.attempts else None
+        last_end = None
+        if slot.attempts:
+            number = slot.attempts[-1].number
+            call = owner.attempts.calls.get((run_id, slot.name, number))
+            # One that runs on behind its deadline will not end: back-off counts from there.
+            last_end = ends.get(number) if call is None else call.deadline_boot_ms
         believe = believe_in_ms(
             slot,
             owner.books.claim_id,

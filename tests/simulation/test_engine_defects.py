@@ -1,0 +1,269 @@
+"""What must not strand a run: odd answers, odd lookups, odd clocks, defects of our own."""
+
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from refold import Absent, App, Effect, Found, Policy, RunContext
+from refold.engine.attempts import Attempts
+from refold.testing.sim_loop import current_process
+from refold_schemas.events import CommandRejected, RunBlocked, StepInDoubt
+from support.lab import Lab
+
+
+@pytest.fixture(autouse=True)
+def _end_of_labs() -> Iterator[None]:
+    yield
+    while Lab.made:
+        Lab.made.pop().end()
+
+
+class Odd:
+    """A value whose own code raises."""
+
+    @property
+    def usage(self) -> object:
+        raise RuntimeError("not today")
+
+
+ODD_ANSWERS: list[Any] = [
+    {"model": "\ud800"},
+    {"usage": {"input_tokens": 2**70}},
+    Odd(),
+    {"model": "m" * 100_000},
+]
+
+
+@pytest.mark.parametrize("answer", ODD_ANSWERS, ids=["surrogate", "huge", "raises", "long"])
+def test_an_odd_model_answer_ends_its_step(answer: object) -> None:
+    lab, app = Lab(), App("odd")
+
+    @app.model()
+    async def decide(index: int) -> object:
+        return answer
+
+    @app.run("r")
+    async def r(ctx: RunContext) -> str:
+        try:
+            await ctx.step(decide, 1)
+        except Exception as error:
+            return type(error).__name__
+        return "kept"
+
+    lab.start("r")
+    lab.worker(app)
+    assert lab.run(10, until=lab.ended)
+    assert lab.status() == "completed"
+
+
+@pytest.mark.parametrize("policy", [Policy.RE_EXECUTABLE, Policy.ESCALATE])
+def test_a_huge_error_ends_its_step_or_leaves_it_in_doubt(policy: Policy) -> None:
+    lab, app = Lab(), App("huge")
+
+    @app.step(policy=policy)
+    async def raises() -> None:
+        raise ValueError("x" * 5_000_000)
+
+    @app.run("r")
+    async def r(ctx: RunContext) -> None:
+        await ctx.step(raises)
+
+    lab.start("r")
+    lab.worker(app)
+    told = "failed" if policy is Policy.RE_EXECUTABLE else "in_doubt"
+    assert lab.run(10, until=lambda: lab.status() == told)
+    if told == "in_doubt":
+        assert lab.boundary().needs == "person"
+        assert [type(e) for e in lab.events(StepInDoubt)] == [StepInDoubt]
+
+
+def test_a_defect_of_the_engine_parks_its_run_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab, app = Lab(), App("defect")
+
+    @app.step(policy=Policy.RE_EXECUTABLE)
+    async def fine(index: int) -> int:
+        return index
+
+    @app.run("r")
+    async def r(ctx: RunContext, index: int) -> int:
+        return await ctx.step(fine, index)
+
+    kept = Attempts._record_bare
+
+    def broken(self: Attempts, call: Any, *rest: Any) -> None:
+        if call.run_id == "run-1":
+            raise ZeroDivisionError("a defect")
+        kept(self, call, *rest)
+
+    monkeypatch.setattr(Attempts, "_record_bare", broken)
+    lab.start("r", 1, run_id="run-1")
+    lab.start("r", 2, run_id="run-2")
+    lab.worker(app)
+    assert lab.run(10, until=lambda: lab.ended("run-2") and lab.status("run-1") == "blocked")
+    [blocked] = lab.events(RunBlocked, "run-1")
+    assert isinstance(blocked, RunBlocked)
+    assert blocked.reason == "engine_error"
+    assert "ZeroDivisionError: a defect" in blocked.detail
+    assert lab.boundary("run-1").needs == "person"
+
+
+class Shop:
+    """Calls counted; the answer of each lookup is scripted."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.calls = 0
+        self.lookups = 0
+
+    def app(self) -> App:
+        app = App("shop")
+
+        async def find(key: str) -> Found[str] | Absent:
+            self.lookups += 1
+            answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+            if isinstance(answer, BaseException):
+                raise answer
+            found: Found[str] | Absent = answer
+            return found
+
+        @app.step(
+            policy=Policy.RESOLVABLE,
+            lookup=find,
+            settle=timedelta(0),
+            timeout=timedelta(seconds=2),
+        )
+        async def charge(fx: Effect) -> str:
+            self.calls += 1
+            raise ConnectionError("lost")
+
+        @app.run("r")
+        async def r(ctx: RunContext) -> str:
+            return await ctx.step(charge)
+
+        return app
+
+
+def test_a_lookup_that_raises_a_cancellation_of_its_own_is_asked_again() -> None:
+    lab = Lab()
+    shop = Shop(asyncio.CancelledError(), asyncio.CancelledError(), Found("paid"))
+    lab.start("r")
+    lab.worker(shop.app())
+    assert lab.run(60, until=lab.ended)
+    assert lab.status() == "completed"
+    assert shop.lookups == 3
+
+
+def test_absence_is_tried_again_with_back_off_and_not_for_ever() -> None:
+    lab, shop = Lab(), Shop(Absent())
+    lab.start("r")
+    lab.worker(shop.app())
+    lab.run(30)
+    assert 2 <= shop.calls <= 7
+    assert lab.run(3600, until=lambda: lab.status() == "blocked")
+    assert shop.calls == 21
+    [blocked] = lab.events(RunBlocked)
+    assert isinstance(blocked, RunBlocked)
+    assert blocked.reason == "limit"
+    lab.cancel()
+    assert lab.run(60, until=lab.ended)
+
+
+def test_a_command_that_was_refused_is_not_applied_when_it_is_read_again() -> None:
+    lab, app = Lab(), App("refused")
+
+    @app.step(policy=Policy.ESCALATE, timeout=timedelta(seconds=30))
+    async def mail(fx: Effect) -> str:
+        await current_process().loop.create_future()
+        return ""
+
+    @app.run("r")
+    async def r(ctx: RunContext) -> str:
+        return await ctx.step(mail)
+
+    lab.start("r")
+    first = lab.worker(app)
+    lab.run(5)
+    first.kill()
+    lab.worker(app)
+    assert lab.run(20, until=lambda: lab.needs("person"))
+    said = lab.say_it_did_not_happen("mail#1")
+    lab.run(1)
+    lab.run(60)
+    lab.publish(said)
+    lab.run(5)
+    reasons = [e.reason for e in lab.events(CommandRejected) if isinstance(e, CommandRejected)]
+    assert reasons == ["too_early", "duplicate"]
+    assert lab.needs("person")
+
+
+def test_lines_of_a_busy_run_are_written_as_what_precedes_them_is_durable() -> None:
+    lab, app = Lab(), App("lines")
+
+    @app.step(policy=Policy.RE_EXECUTABLE)
+    async def fine(index: int) -> int:
+        return index
+
+    @app.run("r")
+    async def r(ctx: RunContext) -> None:
+        for index in range(200):
+            await ctx.step(fine, index)
+            ctx.log.info("did", index=index)
+
+    lab.start("r")
+    lab.worker(app)
+    assert lab.run(10, until=lab.ended)
+    lab.run(1)
+    lines = [event.text for event in lab.told if event.kind == "log"]
+    assert len(lines) == 200
+    assert lines[0] == "info: did index=0"
+
+
+def test_a_coroutine_that_swallows_its_cancellation_is_told_and_its_slot_goes_on() -> None:
+    lab, app = Lab(), App("stubborn")
+    calls: list[int] = []
+
+    @app.step(policy=Policy.KEYED, key_ttl=timedelta(days=1), timeout=timedelta(seconds=2))
+    async def stubborn(fx: Effect) -> str:
+        calls.append(fx.attempt)
+        while fx.attempt == 1:
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                continue
+        return "done"
+
+    @app.run("r")
+    async def r(ctx: RunContext) -> str:
+        return await ctx.step(stubborn)
+
+    lab.start("r")
+    lab.worker(app)
+    assert lab.run(60, until=lab.ended)
+    assert calls == [1, 2]
+    assert any("R020" in event.text for event in lab.told)
+
+
+def test_starts_with_a_wrong_clock_are_no_unclean_ends() -> None:
+    lab, app = Lab(), App("clock")
+
+    @app.run("r")
+    async def r(ctx: RunContext) -> str:
+        await ctx.sleep(timedelta(seconds=100))
+        return "slept"
+
+    lab.start("r")
+    first = lab.worker(app)
+    lab.run(5)
+    lab.stop(first)
+    for _ in range(4):
+        wrong = lab.worker(app, skew_ms=60_000)
+        lab.run(5)
+        wrong.kill()
+    assert lab.fold().facts.unclean_total == 0
+    lab.run(5)
+    lab.worker(app)
+    assert lab.run(200, until=lab.ended)
+    assert lab.status() == "completed"
