@@ -1,6 +1,6 @@
 """The fold under random histories: live state, re-folded state and all readers are equal."""
 
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,6 +19,7 @@ from refold_projections.fold import (
     state_hash,
     to_snapshot,
 )
+from refold_projections.fold.evolve import _APPLIERS
 from refold_schemas.codec import KIND_CLAIM, KIND_EVENT, KIND_REPORT, Codec, RecordHeader
 from refold_schemas.events import (
     AttemptReported,
@@ -374,3 +375,7 @@ def test_a_mark_names_the_last_record_of_a_run_reports_included() -> None:
     partition.write("run-a", _event(2, SLOTS[0], 1, True))
     partition.report(0, "completed")
     assert partition.fold().marks["run-a"] == Mark(3, partition.claim_id, 1)
+
+
+def test_every_event_of_a_run_has_its_applier() -> None:
+    assert set(get_args(RunEvent)) == set(_APPLIERS)

@@ -1,6 +1,7 @@
 """Attempts: intending, starting, timing out, and what an end is recorded as."""
 
 import asyncio
+import reprlib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -35,9 +36,15 @@ if TYPE_CHECKING:
     from refold.engine.owner import PartitionOwner
 
 REPR_MAX = 1_000
+CONTAINERS = (dict, list, tuple, set, frozenset, str, bytes)
 CANCEL_S = 0.1
 """How long a cancelled coroutine may take to end before it counts as one that runs on."""
 NO_INTENT = -1
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = REPR_MAX
+_SHORT.maxdict = _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxset = _SHORT.maxfrozenset = 50
 
 
 class Attempts:
@@ -493,10 +500,11 @@ def unrecordable_of(result: object, path: str, reason: str, size: int) -> Unreco
 
 
 def short_repr(result: object) -> str:
-    """`repr`, bounded; an object whose repr raises or is endless still ends its step."""
+    """`repr`, bounded; an object whose repr raises still ends its step."""
     try:
-        text = repr(result)
-    except BaseException as error:
+        # A container is cut while its repr is made: that of a huge one would hold up the engine.
+        text = _SHORT.repr(result) if isinstance(result, CONTAINERS) else repr(result)
+    except Exception as error:
         text = f"<{type(result).__qualname__}: its repr raised {type(error).__name__}>"
     return text[:REPR_MAX].encode("utf-8", "backslashreplace").decode()
 

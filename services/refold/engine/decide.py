@@ -25,7 +25,6 @@ from refold_schemas.events import (
     StepIntended,
     StepResolved,
     TimerCancelled,
-    TimerFired,
     TimerScheduled,
 )
 from refold_schemas.values import (
@@ -386,13 +385,6 @@ def conflicts_found(state: RunState) -> Events:
 def timer(kind: str, slot: str, deadline_ms: int, generation: int) -> TimerScheduled:
     """A timer of `slot`. `generation` is larger than any that this timer had before."""
     return TimerScheduled(f"{kind}:{slot}", generation, kind, slot, deadline_ms)
-
-
-def due(state: RunState, now_ms: int) -> tuple[TimerFired, ...]:
-    """TimerFired for every armed timer whose deadline has come, earliest first."""
-    timers = [t for t in state.timers.values() if t.deadline_ms <= now_ms]
-    timers.sort(key=lambda t: (t.deadline_ms, t.timer_id))
-    return tuple(TimerFired(t.timer_id, t.generation) for t in timers)
 
 
 # ---- ends
