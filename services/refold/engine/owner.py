@@ -93,6 +93,7 @@ class PartitionOwner:
         self.ended = False
         self.why: ClaimEnded | None = None
         self.draining = False
+        self._released = False
         self.books: Books
         self.tail: Tail
         self.log_clock: LogClock
@@ -219,11 +220,15 @@ class PartitionOwner:
             return
         left = len(self.attempts.calls)
         why = f"drained but for {left} attempts in flight" if left else "drained"
-        self.books.commit(None, (PartitionReleased(why),))
+        self.books.commit(None, (PartitionReleased(why),), then=self._note_released)
         await self.tail.drained()
         if not self.ended:
             await self.checkpoint()
         self.tail.end(ClaimReleased(self.partition, "the worker stops"))
+
+    def _note_released(self) -> None:
+        # Only now: who dies while draining has released nothing, whatever a checkpoint says.
+        self._released = True
 
     def _claim_over(self, why: ClaimEnded) -> None:
         """Rules 5 and 7: run code stops, calls in flight go on to their deadline and report."""
@@ -272,7 +277,7 @@ class PartitionOwner:
             partition_count=self.log.facts.partition_count,
             topic_ids=self.log.facts.topic_ids,
             format_level=self.settings.format_level,
-            released=self.draining and self.tail.quiet,
+            released=self._released,
         )
         with collections_paused():
             runs = list(self.books.unsaved())
