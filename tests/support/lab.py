@@ -13,6 +13,7 @@ from refold.worker import Worker, WorkerEvent, WorkerSettings
 from refold_projections.fold import Boundary, PartitionFold, RunState, boundary
 from refold_schemas.codec import Codec
 from refold_schemas.commands import CancelRun, Command, ResolveStep, RetryRun, StartRun
+from refold_schemas.errors import RefoldError
 from refold_schemas.events import Event
 from refold_schemas.registry import FileRegistry
 from refold_schemas.values import encode_value
@@ -42,6 +43,10 @@ class Lab:
         self.broker.exists = True
         self.told: list[WorkerEvent] = []
         self.workers: dict[str, Worker] = {}
+        self.failures: dict[str, RefoldError] = {}
+        """What `Worker.run` raised, by process."""
+        self.exits: dict[str, int] = {}
+        """The codes of processes that ended hard."""
         self._lives = 0
         self._reader, self._read = PartitionFold(self.codec), 0
         self._random = Random(seed)
@@ -69,16 +74,24 @@ class Lab:
             entropy=Random(f"{process.name}").randbytes,
             settings=self.settings,
             on_event=self.told.append,
+            exit_hard=lambda code: self._exit_hard(process, code),
             watch=False,
         )
         self.workers[process.name] = worker
 
         async def main() -> None:
             await log.open(create=True)
-            await worker.run()
+            try:
+                await worker.run()
+            except RefoldError as error:
+                self.failures[process.name] = error
 
         process.start(main())
         return process
+
+    def _exit_hard(self, process: SimProcess, code: int) -> None:
+        self.exits[process.name] = code
+        process.kill()
 
     def run(self, seconds: float = 10.0, *, until: Callable[[], bool] | None = None) -> bool:
         """Let virtual time pass; True if `until` came true."""

@@ -4,11 +4,14 @@ import asyncio
 import os
 import random
 import socket
+import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 
 from refold.app.application import App
+from refold.engine.attempts import CANCEL_S
 from refold.engine.calls import Call
 from refold.engine.clock import Clock, SystemClock
 from refold.engine.ending import ClaimEnded, ClaimRefused
@@ -16,6 +19,7 @@ from refold.engine.owner import PartitionOwner, WorkerEvent
 from refold.engine.reporter import Reporter
 from refold.engine.settings import WorkerSettings
 from refold.log.port import Log
+from refold.worker.overdue import CallOverdue
 from refold.worker.watchdog import Watchdog
 from refold_schemas.codec import Codec
 from refold_schemas.errors import RefoldError
@@ -24,6 +28,14 @@ from refold_schemas.registry import FileRegistry
 THREADS_MAX = 32
 LOOKUP_THREADS_MAX = 8
 EXIT_OVERDUE = 70
+HAND_OVER_MS = 5_000
+"""How long handing over may take behind the drain: snapshots, `PartitionReleased`, one answer."""
+DEFECT_WAIT_MAX_MS = 30_000
+"""The longest wait between two tries of a partition whose owner broke by a defect."""
+CLAIM_END_MS = 2_000
+"""How long an owner may take to end once its claim is over."""
+REPORTS_MS = 5_000
+"""How long a worker that stops waits for late reports under way."""
 
 
 class Worker:
@@ -65,12 +77,17 @@ class Worker:
         self._stopping = asyncio.Event()
         self._failure: BaseException | None = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._troubles: dict[str, type[BaseException]] = {}
         self._watchdog = Watchdog(self.settings.stall_ms, self._stalled) if watch else None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._counts = {"claims": 0, "events": 0, "appends": 0, "commands": 0}
 
     async def run(self) -> None:
-        """Serve until `stop()`. Raises RefoldError where it must not serve."""
+        """Serve until `stop()`.
+
+        Raises RefoldError where it must not serve; CallOverdue where it handed over and ends,
+        because a call did not end.
+        """
         self._loop = asyncio.get_running_loop()
         if any(not step.is_async for step in self.app.steps.values()):
             self._threads = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="refold-step")
@@ -146,8 +163,9 @@ class Worker:
         try:
             suggestion = await self.log.suggest(self.name)
         except RefoldError as error:
-            self._tell("warning", f"no partitions can be asked for: {error}")
+            self._trouble("suggest", error, "no partitions can be asked for")
             return
+        self._troubles.pop("suggest", None)
         for partition, owner in list(self.owners.items()):
             if partition not in suggestion.partitions and not owner.draining:
                 # It goes to another worker for good: hand over rather than be fenced.
@@ -155,51 +173,76 @@ class Worker:
         for partition in sorted(suggestion.partitions):
             task = self._tasks.get(partition)
             if task is None or task.done():
-                self._tasks[partition] = asyncio.get_running_loop().create_task(
-                    self._own(partition)
-                )
+                task = asyncio.get_running_loop().create_task(self._own(partition))
+                task.add_done_callback(self._own_ended)
+                self._tasks[partition] = task
 
     async def _own(self, partition: int) -> None:
         """Claim and serve one partition, again after each end that allows it."""
-        wait_ms = self.settings.reclaim_min_ms
+        settings = self.settings
+        wait_ms = settings.reclaim_min_ms
         while not self._stopping.is_set():
-            owner = self._owner(partition)
+            wait_max_ms = settings.reclaim_max_ms
+            begun_ms = self.clock.boot_ms()
             try:
-                await owner.claim()
-            except ClaimRefused as error:
-                self._fail(error)
-                return
-            except (ClaimEnded, RefoldError) as error:
-                self._tell("warning", f"partition {partition} could not be claimed: {error}")
-                if isinstance(error, ClaimEnded) and not error.again:
-                    self._fail(error)
-                    return
+                why = await self._serve(partition)
+            except Exception as error:  # a defect: said once, and tried again ever more slowly
+                self._trouble(f"partition {partition}", error, f"partition {partition} failed")
+                wait_max_ms = DEFECT_WAIT_MAX_MS
             else:
-                self._counts["claims"] += 1
-                self.owners[partition] = owner
-                handing_over: asyncio.Task[None] | None = None
-                if self._stopping.is_set():  # told to stop while it claimed
-                    handing_over = asyncio.get_running_loop().create_task(owner.release())
-                try:
-                    why = await owner.serve()
-                    if handing_over is not None:
-                        await handing_over
-                finally:
-                    self._forget(partition, owner)
-                if not why.again:
-                    if why.exit_code == 4:
-                        self._fail(why)
-                    return
-                if why.__cause__ is None:
-                    wait_ms = self.settings.reclaim_min_ms
+                if why is not None:
+                    if not why.again:
+                        return
+                    self._troubles.pop(f"partition {partition}", None)
+                    lasted_ms = self.clock.boot_ms() - begun_ms
+                    if why.__cause__ is None or lasted_ms > DEFECT_WAIT_MAX_MS:
+                        wait_ms = settings.reclaim_min_ms
+                    else:
+                        wait_max_ms = DEFECT_WAIT_MAX_MS
             # Jittered, so that two owners that fence each other do not keep step.
             await self._pause(wait_ms * self._random.uniform(0.5, 1.5) / 1000)
-            wait_ms = min(wait_ms * 2, self.settings.reclaim_max_ms)
+            wait_ms = min(wait_ms * 2, wait_max_ms)
+            if self._stopping.is_set():
+                return
             try:
                 if partition not in (await self.log.suggest(self.name)).partitions:
                     return
             except RefoldError:
                 continue
+
+    async def _serve(self, partition: int) -> ClaimEnded | None:
+        """One claim from its beginning to its end; None where it could not be made."""
+        owner = self._owner(partition)
+        try:
+            await owner.claim()
+        except ClaimRefused as error:
+            self._fail(error)
+            return None
+        except (ClaimEnded, RefoldError) as error:
+            self._trouble(f"partition {partition}", error, f"partition {partition} is not claimed")
+            if isinstance(error, ClaimEnded) and not error.again:
+                self._fail(error)
+            return None
+        self._counts["claims"] += 1
+        self.owners[partition] = owner
+        if self._stopping.is_set():  # told to stop while it claimed
+            owner.background(owner.release())
+        try:
+            why = await owner.serve()
+        except Exception as error:
+            owner.broken(error)  # or its tasks would work on beside those of the next claim
+            raise
+        finally:
+            self._forget(partition, owner)
+        if not why.again and why.exit_code == 4:
+            self._fail(why)
+        return why
+
+    def _own_ended(self, task: "asyncio.Task[None]") -> None:
+        """Nothing escapes `_own` in silence."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._fail(error)
 
     def _owner(self, partition: int) -> PartitionOwner:
         return PartitionOwner(
@@ -227,49 +270,86 @@ class Worker:
         if self.owners.get(partition) is owner:
             del self.owners[partition]
         for call in owner.attempts.calls.values():
-            if call.in_thread and call.running:
+            if call.running and (call.in_thread or call.cancelled):
                 self._overdue(call)
 
     def _overdue(self, call: Call) -> None:
-        """A thread cannot be cancelled: without a claim the process ends hard at its deadline."""
-        loop = self._loop
-        assert loop is not None
+        """Watch a call that may outlive its deadline: a thread, or one that swallows its cancel.
 
-        def check() -> None:
-            if not call.running:
-                return
-            if any(
-                owner.attempts.calls.get((call.run_id, call.slot, call.attempt)) is call
-                for owner in self.owners.values()
-            ):
-                return  # its owner still has the claim and watches over it
+        Without a claim the process ends hard at the deadline, since another owner counts on it.
+        With it, it has `lookup_for` more; then a person is asked, and the worker hands over and
+        ends, because nothing else ends such a call.
+        """
+        grace_ms = 0 if call.in_thread else CANCEL_S * 1000
+        self._check_in(call.deadline_boot_ms + grace_ms, self._check_overdue, call)
+
+    def _check_overdue(self, call: Call) -> None:
+        if not call.running:
+            return
+        if not self._is_owned(call):
             self._exit_hard(EXIT_OVERDUE)
+            return
+        last_ms = call.deadline_boot_ms + call.definition.lookup_for_ms
+        self._check_in(last_ms, self._check_endless, call)
 
-        wait_s = max(call.deadline_boot_ms - self.clock.boot_ms(), 0) / 1000
-        loop.call_later(wait_s, check)
+    def _check_endless(self, call: Call) -> None:
+        if not call.running:
+            return
+        if not self._is_owned(call):
+            self._exit_hard(EXIT_OVERDUE)
+        elif not self._stopping.is_set():
+            overdue_ms = self.clock.boot_ms() - call.deadline_boot_ms
+            error = CallOverdue(call.run_id, call.slot, call.attempt, overdue_ms)
+            self._tell("warning", str(error), call.run_id)
+            self._fail(error)
+
+    def _is_owned(self, call: Call) -> bool:
+        """Whether its owner still has the claim and watches over it."""
+        name = (call.run_id, call.slot, call.attempt)
+        return any(owner.attempts.calls.get(name) is call for owner in self.owners.values())
+
+    def _check_in(self, boot_ms: float, check: Callable[[Call], None], call: Call) -> None:
+        assert self._loop is not None
+        self._loop.call_later(max(boot_ms - self.clock.boot_ms(), 0) / 1000, check, call)
 
     async def _release_all(self) -> None:
-        loop = asyncio.get_running_loop()
-        left = {loop.create_task(owner.release()) for owner in self.owners.values()}
-        while left:
-            # All at once, and still heard of meanwhile: a lease that runs out during a drain would
-            # let another worker claim what is about to be handed over.
-            done, left = await asyncio.wait(left, timeout=self.settings.suggest_ms / 1000)
-            for task in done:
-                task.result()
-            if left:
-                with suppress(RefoldError):
-                    await self.log.suggest(self.name)
-        pending = [task for task in self._tasks.values() if not task.done()]
-        if pending:
-            _, late = await asyncio.wait(pending, timeout=5)
-            for task in late:
-                task.cancel()
-        await self._reporter.drained(5.0)
+        """Hand over all partitions at once; what takes too long ends without a release."""
+        settings = self.settings
+        for owner in self.owners.values():
+            owner.background(owner.release())  # one that is being released already goes on
+        deadline = self.clock.boot_ms() + settings.drain_ms + HAND_OVER_MS
+        while serving := {task for task in self._tasks.values() if not task.done()}:
+            left_ms = deadline - self.clock.boot_ms()
+            if left_ms <= 0:
+                await self._abandon(serving)
+                break
+            await asyncio.wait(serving, timeout=min(settings.suggest_ms, left_ms) / 1000)
+            # Still heard of meanwhile: a lease that runs out during a drain would let another
+            # worker claim what is about to be handed over.
+            with suppress(RefoldError):
+                await self.log.suggest(self.name)
+        await self._reporter.drained(REPORTS_MS / 1000)
         try:
             await self.log.give_up(self.name)
         except RefoldError as error:
             self._tell("warning", f"the partitions could not be given up: {error}")
+
+    async def _abandon(self, serving: "set[asyncio.Task[None]]") -> None:
+        """End the claims that are left, and with them the work of their owners."""
+        limit_s = (self.settings.drain_ms + HAND_OVER_MS) / 1000
+        for partition, owner in list(self.owners.items()):
+            owner.tail.end(
+                ClaimEnded(
+                    f"partition {partition}: it could not be handed over within {limit_s:g} s",
+                    kept="every acknowledged event",
+                    next="nothing: the next owner claims and folds",
+                )
+            )
+        _, late = await asyncio.wait(serving, timeout=CLAIM_END_MS / 1000)
+        for task in late:  # a claim that the log does not answer
+            task.cancel()
+        if late:
+            await asyncio.wait(late, timeout=CLAIM_END_MS / 1000)
 
     def _fail(self, error: BaseException) -> None:
         self._failure = error
@@ -286,6 +366,21 @@ class Worker:
             f"no progress for {stalled_ms} ms: {what} blocks its thread (R021)",
             run_id,
         )
+
+    def _trouble(self, key: str, error: BaseException, what: str) -> None:
+        """Say it once for each outage; what kind of error it is may change and is said again."""
+        if self._troubles.get(key) is type(error):
+            return
+        self._troubles[key] = type(error)
+        told = str(error)
+        if not isinstance(error, RefoldError):
+            cause: BaseException = error
+            while (deeper := cause.__cause__ or cause.__context__) is not None:
+                cause = deeper
+            frames = traceback.extract_tb(cause.__traceback__)
+            where = f" in {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+            told = f"{type(cause).__name__}: {cause}{where}"
+        self._tell("warning", f"{what}, and is tried again: {told}")
 
     def _tell(self, kind: str, text: str, run_id: str | None = None) -> None:
         self._on_event(WorkerEvent(kind, -1, run_id, text, self.clock.wall_ms()))

@@ -1,0 +1,27 @@
+"""The end of a worker that waited for a call that does not end."""
+
+from typing import ClassVar
+
+from refold_schemas.errors import RefoldError
+
+
+class CallOverdue(RefoldError):
+    """A step's call outlived its deadline by `lookup_for`: its worker hands over and ends.
+
+    A thread cannot be cancelled and a coroutine may swallow its cancellation; only the end of the
+    process ends them. `overdue_ms` counts from the deadline.
+    """
+
+    code: ClassVar[str] = "R023"
+
+    def __init__(self, run_id: str, slot: str, attempt: int, overdue_ms: int) -> None:
+        self.run_id, self.slot, self.attempt = run_id, slot, attempt
+        self.overdue_ms = overdue_ms
+        super().__init__(
+            f"run {run_id}: the call of {slot}, attempt {attempt}, has not ended {overdue_ms} ms "
+            "after its deadline, so this worker hands over and ends",
+            kept="every run and every acknowledged event; the attempt is in doubt and a person is "
+            "asked",
+            next=f"start the worker again, look up what {slot} did, and give its requests a "
+            "timeout; see docs/errors/R023.md",
+        )
