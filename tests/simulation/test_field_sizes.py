@@ -168,7 +168,7 @@ def test_an_argument_over_the_limit_is_refused_before_anything_is_done_f25() -> 
 # ---- F26: a run at its limit can be ended and looked at
 
 
-EVENTS_MAX = 10_000
+EVENTS_MAX = 4_000
 
 
 def busy() -> App:

@@ -254,6 +254,11 @@ class Books:
             if packed is not None:
                 yield run_id, packed
 
+    def unpack(self, run_id: str) -> None:
+        """Somebody works on the run: it is read often, and packed each read makes it anew."""
+        if self.states.packed(run_id) is not None:
+            self.states[run_id] = self.states[run_id]
+
     def pack_later(self, run_id: str) -> None:
         """The run is idle or over: its state may be packed when there is time."""
         self._to_pack[run_id] = None

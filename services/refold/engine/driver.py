@@ -175,6 +175,7 @@ class Driver:
         actor = self.actors.get(run_id)
         if actor is None:
             actor = self.actors[run_id] = Actor(run_id)
+            self.owner.books.unpack(run_id)
         return actor
 
     def drop(self, run_id: str) -> None:

@@ -144,7 +144,12 @@ class PartitionOwner:
             told_boot_ms=claim.acked_boot_ms,
             skew_max_ms=self.settings.clock_skew_max_ms,
         )
-        self.timers = Timers(self.log_clock, self._due, at_once=self.settings.timers_at_once)
+        self.timers = Timers(
+            self.log_clock,
+            self._due,
+            at_once=self.settings.timers_at_once,
+            has_room=lambda: self.tail.keeps_up,
+        )
         self.books = Books(
             fold,
             states,

@@ -75,6 +75,11 @@ class Tail:
         """Whether everything decided is durable."""
         return self._flight is None
 
+    @property
+    def keeps_up(self) -> bool:
+        """Whether no more is queued than the batch in flight and the one that gathers."""
+        return self.queued_bytes < 2 * self.batch_bytes
+
     async def drained(self) -> None:
         """Wait until everything decided is durable, or the claim has ended."""
         await self._idle.wait()

@@ -11,15 +11,27 @@ from refold_schemas.events import TimerScheduled
 
 WAIT_MAX_S = 30.0
 """Longest wait in one piece: the wall clock may be set while we wait."""
+NO_ROOM_S = 0.01
+"""How soon to look again where the log does not keep up with what fires."""
 
 
 class Timers:
-    """Rebuilt from the fold; calls `fire(run_id, timer_id, generation)` when one is due."""
+    """Rebuilt from the fold; calls `fire(run_id, timer_id, generation)` when one is due.
+
+    Nothing fires while `has_room()` is false: what is decided now waits behind all that is queued,
+    so a crowd of timers would keep every other run of the partition waiting.
+    """
 
     def __init__(
-        self, clock: LogClock, fire: Callable[[str, str, int], None], *, at_once: int
+        self,
+        clock: LogClock,
+        fire: Callable[[str, str, int], None],
+        *,
+        at_once: int,
+        has_room: Callable[[], bool] = lambda: True,
     ) -> None:
         self._clock, self._fire, self._at_once = clock, fire, at_once
+        self._has_room = has_room
         self._heap: list[Armed] = []
         self._handle: asyncio.TimerHandle | asyncio.Handle | None = None
         self._due_ms = 0
@@ -67,6 +79,9 @@ class Timers:
         for _ in range(self._at_once):
             if not self._heap or self._heap[0][0] > now_ms:
                 break
+            if not self._has_room():
+                self._handle = asyncio.get_running_loop().call_later(NO_ROOM_S, self._wake)
+                return
             _, run_id, timer_id, generation = heapq.heappop(self._heap)
             self._fire(run_id, timer_id, generation)
             if not self._open:
