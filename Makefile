@@ -61,7 +61,6 @@ imports: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 pytest: $(VENV)/.dev
-	$(BIN)/python tests/model/check.py quick
 	@rm -f .coverage .coverage.*
 	$(BIN)/coverage run -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
 	@$(BIN)/coverage combine --quiet
