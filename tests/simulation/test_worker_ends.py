@@ -1,0 +1,222 @@
+"""How a worker ends, and what it says of what keeps it from working."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from refold import App, Effect, Policy, RunContext
+from refold.engine.books import Books
+from refold.log import partition_for
+from refold.log.memory import AppendCall, AppendFault, Faults, ReadCall, ReadFault
+from refold.log.port import Entry, Topic
+from refold.worker import CallOverdue, WorkerSettings
+from refold.worker.worker import EXIT_OVERDUE, HAND_OVER_MS
+from refold_projections.fold import PartitionFold
+from refold_schemas.commands import StartRun
+from refold_schemas.events import PartitionReleased, StepIntended
+from refold_schemas.values import encode_value
+from support.lab import Lab
+
+
+class Mail:
+    """A far system that answers after `takes_s`, and a step that may cling to its call."""
+
+    def __init__(self, takes_s: float, *, clings: bool = False) -> None:
+        self.takes_s, self.clings = takes_s, clings
+        self.app = App("mail")
+
+        @self.app.step(
+            policy=Policy.ESCALATE, timeout=timedelta(hours=1), lookup_for=timedelta(minutes=2)
+        )
+        async def mail(fx: Effect) -> str:
+            ends_at = asyncio.get_running_loop().time() + self.takes_s
+            while (left_s := ends_at - asyncio.get_running_loop().time()) > 0:
+                try:
+                    await asyncio.sleep(left_s)
+                except asyncio.CancelledError:
+                    if not self.clings:
+                        raise
+            return "sent"
+
+        @self.app.run("order")
+        async def order(ctx: RunContext) -> str:
+            return await ctx.step(mail)
+
+
+def released(lab: Lab, partition: int) -> bool:
+    fold = PartitionFold(lab.codec)
+    events = [fold.apply(r).event for r in lab.broker.records(Topic.EVENTS, partition)]
+    return any(isinstance(e, PartitionReleased) for e in events)
+
+
+def intents(lab: Lab, partition: int) -> int:
+    fold = PartitionFold(lab.codec)
+    events = [fold.apply(r).event for r in lab.broker.records(Topic.EVENTS, partition)]
+    return sum(isinstance(e, StepIntended) for e in events)
+
+
+def start(lab: Lab, run_id: str) -> None:
+    command = StartRun(f"c-{run_id}", run_id, "order", encode_value(None), None, "tester")
+    entry = Entry(run_id.encode(), lab.codec.encode(command))
+    lab.broker.put(Topic.COMMANDS, partition_for(run_id, lab.broker.partition_count), [entry])
+
+
+def test_all_partitions_drain_at_once_within_one_limit() -> None:
+    lab = Lab(settings=WorkerSettings(drain_ms=10_000), partition_count=3)
+    process = lab.worker(Mail(takes_s=9.0).app)
+    for i in range(40):
+        start(lab, f"run-{i}")
+    assert lab.run(5, until=lambda: all(intents(lab, p) for p in range(3)))
+    lab.workers[process.name].stop()
+    lab.run(9.5)
+    assert [released(lab, p) for p in range(3)] == [True] * 3
+    lab.run(2)
+    assert lab.broker.suggest("another") == frozenset({0, 1, 2}), "given up"
+
+
+class OneLess(Faults):
+    """The group takes partition 1 away from its owner from some moment on."""
+
+    taken = False
+
+    def on_suggest(self, handle: str, owner: str, partitions: frozenset[int]) -> frozenset[int]:
+        return partitions - {1} if self.taken else partitions
+
+
+def test_a_stop_awaits_a_hand_over_that_had_begun_before() -> None:
+    lab = Lab(settings=WorkerSettings(drain_ms=10_000), partition_count=2)
+    faults = OneLess()
+    lab.broker.faults = faults
+    process = lab.worker(Mail(takes_s=9.0).app)
+    start(lab, next(name for i in range(99) if partition_for(name := f"run-{i}", 2) == 1))
+    assert lab.run(5, until=lambda: bool(intents(lab, 1)))
+    faults.taken = True
+    owner = lab.workers[process.name].owners[1]
+    assert lab.run(2, until=lambda: owner.draining)
+    lab.workers[process.name].stop()
+    lab.run(12)
+    assert released(lab, 1)
+    assert owner.ended
+
+
+class Mute(Faults):
+    """Appends to the events stay without an answer once it is mute."""
+
+    mute = False
+
+    def on_append(self, call: AppendCall) -> AppendFault | None:
+        if self.mute and call.topic is not Topic.COMMANDS:
+            return AppendFault(store_at_ms=(), answer_at_ms=10**9)
+        return None
+
+
+def test_a_log_that_does_not_answer_keeps_no_worker_from_ending() -> None:
+    settings = WorkerSettings(drain_ms=1_000, append_timeout_ms=10**8)
+    lab = Lab(settings=settings)
+    faults = Mute()
+    lab.broker.faults = faults
+    process = lab.worker(Mail(takes_s=3600.0).app)
+    lab.start("order")
+    assert lab.run(5, until=lambda: bool(lab.events(StepIntended)))
+    worker = lab.workers[process.name]
+    (owner,) = worker.owners.values()
+    faults.mute = True
+    worker.stop()
+    assert lab.run((1_000 + HAND_OVER_MS) / 1000 + 3, until=lambda: not worker.owners)
+    lab.run(1)
+    assert owner.ended
+    assert not owner._tasks, "nothing of it works on"
+    assert any("could not be handed over within 6 s" in e.text for e in lab.told)
+    assert lab.broker.suggest("another") == frozenset({0})
+
+
+def test_a_call_that_swallows_its_cancellation_ends_its_worker_after_lookup_for() -> None:
+    lab = Lab(settings=WorkerSettings(drain_ms=1_000))
+    process = lab.worker(Mail(takes_s=10**6, clings=True).app)
+    lab.start("order")
+    deadline_s = 3600
+    lab.run(deadline_s + 110)
+    worker = lab.workers[process.name]
+    assert process.alive
+    assert worker.owners, "it is watched for lookup_for first"
+    lab.run(60)
+    assert released(lab, 0), "handed over"
+    assert lab.exits == {process.name: EXIT_OVERDUE}, "and only the end of the process ends it"
+    assert isinstance(worker._failure, CallOverdue)
+    assert sum("(R023)" in e.text for e in lab.told) == 1
+    assert lab.needs("person")
+
+
+def test_a_call_that_ends_while_its_worker_hands_over_leaves_the_error() -> None:
+    lab = Lab(settings=WorkerSettings(drain_ms=10_000))
+    process = lab.worker(Mail(takes_s=3600 + 125, clings=True).app)
+    lab.start("order")
+    lab.run(3600 + 140)
+    assert lab.exits == {}
+    error = lab.failures[process.name]
+    assert isinstance(error, CallOverdue)
+    assert (error.run_id, error.slot, error.attempt) == ("run-1", "mail#1", 1)
+    assert error.exit_code != 0
+
+
+def test_a_call_that_only_takes_long_ends_nobody() -> None:
+    lab = Lab()
+    process = lab.worker(Mail(takes_s=3600 + 60, clings=True).app)
+    lab.start("order")
+    lab.run(3 * 3600)
+    assert process.alive
+    assert lab.workers[process.name].owners
+    assert lab.failures == {}
+    assert lab.exits == {}
+
+
+def test_a_defect_of_the_owner_is_told_with_its_cause_and_backed_off_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tries = []
+
+    def broken(self: Books, *arguments: object, **more: object) -> None:
+        tries.append(1)
+        try:
+            raise LookupError("no such shelf")
+        except LookupError as error:
+            raise RuntimeError("the books cannot be opened") from error
+
+    lab = Lab()
+    with monkeypatch.context() as patched:
+        patched.setattr(Books, "__init__", broken)
+        lab.worker(Mail(takes_s=1.0).app)
+        lab.run(300)
+    assert 5 < len(tries) < 40
+    warnings = [e.text for e in lab.told if e.kind == "warning"]
+    assert len(warnings) == 1
+    assert "partition 0 failed, and is tried again: LookupError: no such shelf in " in warnings[0]
+    assert "test_worker_ends.py:" in warnings[0]
+    lab.start("order")
+    assert lab.run(60, until=lambda: lab.ended()), "and goes on once it is mended"
+
+
+class Away(Faults):
+    """A log that refuses every read while it is away."""
+
+    away = True
+
+    def on_read(self, call: ReadCall) -> ReadFault | None:
+        return ReadFault(refused=self.away)
+
+
+def test_an_outage_of_the_log_is_told_once_each_time() -> None:
+    lab = Lab()
+    faults = Away()
+    lab.broker.faults = faults
+    lab.worker(Mail(takes_s=1.0).app)
+
+    def told() -> int:
+        return sum("partition 0 is not claimed" in event.text for event in lab.told)
+
+    lab.run(60)
+    assert told() == 1
+    faults.away = False
+    assert lab.run(10, until=lambda: any(e.kind == "claimed" for e in lab.told))
+    assert told() == 1
