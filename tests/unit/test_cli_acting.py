@@ -238,6 +238,14 @@ def test_run_gives_other_code_a_chance_before_it_says_that_code_is_missing(
     assert "refold retry r1" in answer["error"]["next"]
 
 
+@pytest.mark.parametrize("command", ["run", "start"])
+def test_an_empty_run_id_is_refused(capsys: Capture, broker: MemoryBroker, command: str) -> None:
+    target = ("acting_shop:app",) if command == "run" else ()
+    arguments = (command, *target, "shop", "--input", '"o1"', "--run-id", "")
+    assert answered(capsys, *arguments, code=2)["error"]["code"] == "R103"
+    assert answered(capsys, "runs")["total"] == 0
+
+
 # ---- the others
 
 

@@ -68,7 +68,7 @@ def start(
         from refold_tools.cli.output import print_json, say
 
         client.by = asker(by)
-        wanted = run_id or str(uuid.uuid4())
+        wanted = str(uuid.uuid4()) if run_id is None else run_id
         check_run_id(wanted)
         patience = await _patience(client, wanted, within)
         handle = await client.start(name, data, run_id=wanted, version=version, within=patience)

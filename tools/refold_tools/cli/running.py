@@ -52,7 +52,8 @@ def run(
     data = read_json("--input", given)
     app = load_app(target)
     definition = _definition(app, name, target)
-    run_id = run_id or str(uuid.uuid4())
+    if run_id is None:  # an empty one is somebody's mistake, and refused as any other
+        run_id = str(uuid.uuid4())
     work = _Run(app, definition, data, run_id, asker(by), as_json=as_json)
     return finish(asyncio.run(work.on_log(log_url(log))), as_json=as_json)
 
