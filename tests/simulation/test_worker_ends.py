@@ -94,8 +94,11 @@ def test_a_stop_awaits_a_hand_over_that_had_begun_before() -> None:
     faults.taken = True
     owner = lab.workers[process.name].owners[1]
     assert lab.run(2, until=lambda: owner.draining)
-    lab.workers[process.name].stop()
-    lab.run(12)
+    worker = lab.workers[process.name]
+    worker.stop()
+    lab.run(7)
+    assert worker.owners == {1: owner}, "it still drains"
+    lab.run(5)
     assert released(lab, 1)
     assert owner.ended
 
