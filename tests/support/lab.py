@@ -19,6 +19,8 @@ from refold_schemas.registry import FileRegistry
 from refold_schemas.values import encode_value
 
 EPOCH_MS = 1_800_000_000_000
+CODEC = Codec(FileRegistry())
+"""One for all: it holds no state but what it compiled."""
 
 
 class Lab:
@@ -31,7 +33,7 @@ class Lab:
     ) -> None:
         Lab.made.append(self)
         self.settings = settings or WorkerSettings()
-        self.codec = Codec(FileRegistry())
+        self.codec = CODEC
         self.universe = Universe(Random(seed))
         self.broker = MemoryBroker(
             "lab",
@@ -76,6 +78,7 @@ class Lab:
             on_event=self.told.append,
             exit_hard=lambda code: self._exit_hard(process, code),
             watch=False,
+            codec=self.codec,
         )
         self.workers[process.name] = worker
 
