@@ -6,7 +6,7 @@ from refold_projections.fold.evolve import evolve
 from refold_projections.fold.packed import Armed, RunStates, is_idle
 from refold_projections.fold.partition import Applied, Facts, Mark, PartitionFold, stamp_of
 from refold_projections.fold.position import NO_CLAIM, Position, Verdict, judge
-from refold_projections.fold.sentence import moment, sentence
+from refold_projections.fold.sentence import moment, moment_near, sentence
 from refold_projections.fold.slots import in_parallel_branch
 from refold_projections.fold.snapshot import from_snapshot, state_hash, to_snapshot
 from refold_projections.fold.state import (
@@ -69,6 +69,7 @@ __all__ = [
     "is_under_way",
     "judge",
     "moment",
+    "moment_near",
     "sentence",
     "stamp_of",
     "state_hash",

@@ -4,6 +4,7 @@ from datetime import UTC, date, datetime, tzinfo
 
 from refold_projections.fold.boundary import Boundary
 
+NEAR_MS = 3_600_000
 _WORDS = tuple(
     "no one two three four five six seven eight nine ten eleven twelve thirteen fourteen "  # noqa: SIM905
     "fifteen sixteen seventeen eighteen nineteen twenty".split()
@@ -24,6 +25,14 @@ def moment(at_ms: int, zone: tzinfo, today: date) -> str:
     """A time of day today, else with its date: `14:07`, `2026-08-08 14:07`."""
     at = datetime.fromtimestamp(at_ms / 1000, UTC).astimezone(zone)
     return f"{at:%H:%M}" if at.date() == today else f"{at:%Y-%m-%d %H:%M}"
+
+
+def moment_near(at_ms: int, zone: tzinfo, now_ms: int) -> str:
+    """The same, with seconds where it is within an hour of now: `14:07:09`."""
+    at = datetime.fromtimestamp(at_ms / 1000, UTC).astimezone(zone)
+    if abs(at_ms - now_ms) < NEAR_MS:
+        return f"{at:%H:%M:%S}"
+    return moment(at_ms, zone, datetime.fromtimestamp(now_ms / 1000, UTC).astimezone(zone).date())
 
 
 def sentence(boundary: Boundary, zone: tzinfo, today: date) -> str:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from refold.app.definitions import StepDef
-from refold.engine import decide
+from refold.engine import decide, waits
 from refold.engine.books import DecisionTooLarge
 from refold.engine.calls import Call, ChunkCall
 from refold.engine.decide import NoIntent, StepTerms
@@ -286,18 +286,20 @@ class Attempts:
         again = retry is not None and failures < retry.max_attempts and state.cancel is None
         fresh = retry is not None and again and isinstance(error, retry.fresh_key_on)
         at_ms = owner.books.now_ms()
+        wait_ms = retry.wait_ms(failures) if retry is not None and again else None
         events = decide.failed(
             slot,
             call.attempt,
             encode_error(error),
             None,
-            wait_ms=retry.wait_ms(failures) if retry is not None and again else None,
+            wait_ms=wait_ms,
             fresh_key=fresh,
             at_ms=at_ms,
             generation=state.event_count + 2,
         )
         heard = self._once_heard(call, "raised", error, final=not again)
-        owner.books.commit(run_id, events, at_ms=at_ms, then=heard)
+        said = waits.backing_off(owner, run_id, slot, describe(error), wait_ms)
+        owner.books.commit(run_id, events, at_ms=at_ms, then=waits.both(heard, said))
         after = owner.books.states[run_id].slots[slot]
         if after.outcome is not None:
             self.forget(run_id, slot)
@@ -408,7 +410,8 @@ class Attempts:
             at_ms=at_ms,
             generation=state.event_count + 2,
         )
-        then = owner.driver.then_deliver(run_id, call.slot)
+        said = waits.backing_off(owner, run_id, call.slot, describe(value), wait_ms)
+        then = waits.both(said, owner.driver.then_deliver(run_id, call.slot))
         owner.books.commit(run_id, events, at_ms=at_ms, then=then)
         if wait_ms is None:
             owner.driver.outcome_recorded(run_id, call.slot)

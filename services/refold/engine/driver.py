@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, assert_never
 
 from refold.app.definitions import StepDef
-from refold.engine import decide
+from refold.engine import decide, waits
 from refold.engine.books import DecisionTooLarge
 from refold.engine.session import (
     Ask,
@@ -228,7 +228,8 @@ class Driver:
                     event = decide.timer(
                         "sleep", ask.slot, at_ms + ask.duration_ms, state.event_count + 1
                     )
-                    owner.books.commit(run_id, (event,), at_ms=at_ms)
+                    said = waits.sleeping(owner, run_id, ask.duration_ms)
+                    owner.books.commit(run_id, (event,), at_ms=at_ms, then=said)
                 elif isinstance(ask, CursorAsked):
                     cursor = CursorAdvanced(ask.slot, ask.cursor, ask.total, ask.state)
                     owner.books.commit(run_id, (cursor,), at_ms=ask.at_ms)

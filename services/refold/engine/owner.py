@@ -50,8 +50,8 @@ PACKING_MAX = 2_000
 class WorkerEvent(NamedTuple):
     """Something that people may want to see: all of it is durable in the log when it is told.
 
-    `kind`: claimed, resumed, completed, failed, cancelled, in_doubt, blocked, diverged, conflict,
-    rejected, warning, ended_claim, released, log.
+    `kind`: claimed, resumed, completed, failed, cancelled, in_doubt, waiting, blocked, diverged,
+    conflict, rejected, warning, ended_claim, released, log.
     """
 
     kind: str

@@ -5,7 +5,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from refold.app.definitions import StepDef
-from refold.engine import decide
+from refold.engine import decide, waits
 from refold.engine.attempts import describe, storable, unrecordable_of
 from refold.engine.books import DecisionTooLarge
 from refold.engine.recovery import Do, Facts, Move, believe_in_ms, next_move
@@ -65,7 +65,10 @@ class Settling:
             self._settle(run_id, state, slot, move.attempt, move.verdict)
         elif move.do is Do.ATTEMPT:
             if move.wait_ms > 0:
-                self._wait("backoff", run_id, state, name, move.wait_ms)
+                again = "tried again at {at}"
+                if slot.unsettled:
+                    again = "repeated under the same key at {at}"
+                self._wait("backoff", run_id, state, name, move.wait_ms, again)
             elif ask is not None:
                 self._attempt(run_id, slot, definition, ask, fresh=move.fresh)
         elif move.do is Do.LOOK_UP:
@@ -148,10 +151,15 @@ class Settling:
             return
         attempts.intend(run_id, slot.name, ask, fresh=fresh)
 
-    def _wait(self, kind: str, run_id: str, state: RunState, name: str, wait_ms: int) -> None:
+    def _wait(
+        self, kind: str, run_id: str, state: RunState, name: str, wait_ms: int, next: str
+    ) -> None:
+        """Arm a timer; `next` says what comes when it is due."""
         at_ms = self.owner.books.now_ms()
         event = decide.timer(kind, name, at_ms + wait_ms, state.event_count + 1)
-        self.owner.books.commit(run_id, (event,), at_ms=at_ms)
+        last = state.slots[name].unsettled[-1:]
+        then = waits.settling(self.owner, run_id, name, last[0] if last else None, next, wait_ms)
+        self.owner.books.commit(run_id, (event,), at_ms=at_ms, then=then)
 
     def escalate(self, run_id: str, name: str, attempt: Attempt, reason: str) -> None:
         """Hand the slot to a person: durable, visible, and nothing happens until they say."""
@@ -199,10 +207,13 @@ class Settling:
         retry = None if definition is None else definition.retry
         return slot.failures < (1 if retry is None else retry.max_attempts)
 
-    def _record(self, run_id: str, name: str, events: tuple[RunEvent, ...]) -> None:
+    def _record(
+        self, run_id: str, name: str, events: tuple[RunEvent, ...], said: waits.Then = None
+    ) -> None:
         """Write a settlement and go on from it: tell run code, or look at the slot again."""
         owner = self.owner
-        owner.books.commit(run_id, events, then=owner.driver.then_deliver(run_id, name))
+        then = waits.both(said, owner.driver.then_deliver(run_id, name))
+        owner.books.commit(run_id, events, then=then)
         self.after(run_id, name)
 
     def after(self, run_id: str, name: str) -> None:
@@ -266,7 +277,7 @@ class Settling:
             self._absent(run_id, state, now, last)
         elif kind == "absent":
             wait_ms = max(self.believe_in_ms(run_id, now), 1)
-            self._wait("settle", run_id, state, slot.name, wait_ms)
+            self._wait("settle", run_id, state, slot.name, wait_ms, "looked up again at {at}")
         else:
             self._no_answer(run_id, state, now, last, value)
 
@@ -296,15 +307,17 @@ class Settling:
         failures = slot.failures + 1
         again = retry is not None and failures < retry.max_attempts and state.cancel is None
         fresh = retry is not None and again and isinstance(error, retry.fresh_key_on)
+        wait_ms = retry.wait_ms(failures) if retry is not None and again else None
         events = decide.rejected_by_lookup(
             slot,
             encode_error(error),
-            wait_ms=retry.wait_ms(failures) if retry is not None and again else None,
+            wait_ms=wait_ms,
             fresh_key=fresh,
             at_ms=self.owner.books.now_ms(),
             generation=state.event_count + len(slot.unsettled) + 2,
         )
-        self._record(run_id, slot.name, events)
+        said = waits.backing_off(self.owner, run_id, slot.name, describe(error), wait_ms)
+        self._record(run_id, slot.name, events, said)
 
     def _absent(self, run_id: str, state: RunState, slot: Slot, last: Attempt) -> None:
         """Absence is proven as far as settle goes: the next attempt, in a cancelled run the end."""
@@ -322,11 +335,16 @@ class Settling:
         wait_ms = min(settings.lookup_first_ms * 2 ** min(times - 1, 16), settings.lookup_max_ms)
         at_ms = owner.books.now_ms()
         reason = f"its lookup gave no answer: {why}"
+        # Told until nothing about it changes any more: neither the answer nor the wait.
+        new = last.reason != reason or wait_ms < settings.lookup_max_ms
         events: list[RunEvent] = []
         if last.reason != reason:
             events.append(decide.in_doubt(slot.name, last.number, reason, escalated=False))
         events.append(decide.timer("lookup", slot.name, at_ms + wait_ms, state.event_count + 2))
-        owner.books.commit(run_id, events, at_ms=at_ms)
+        doubt = last._replace(reason=reason)
+        again = "looked up again at {at}"
+        said = waits.settling(owner, run_id, slot.name, doubt, again, wait_ms) if new else None
+        owner.books.commit(run_id, events, at_ms=at_ms, then=said)
 
     async def ask_far_system(self, definition: StepDef, key: str) -> tuple[str, Any]:
         """One lookup by our own key: found, absent, rejected, or no answer with what was seen."""

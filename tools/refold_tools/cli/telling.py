@@ -19,6 +19,7 @@ STYLES = {
     "completed": "green",
     "failed": "bold red",
     "in_doubt": "yellow",
+    "waiting": "dim",
     "blocked": "bold red",
     "diverged": "bold red",
     "conflict": "bold red",
