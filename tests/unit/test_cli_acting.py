@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from refold.client import Client
+from refold.log import Topic
 from refold.log.memory import MemoryBroker, MemoryLog
 from refold.worker import Worker, WorkerSettings
 from refold_schemas.codec.classes import EVENT_CLASSES
@@ -293,6 +294,59 @@ def test_a_failed_run_is_retried(capsys: Capture, broker: MemoryBroker, worker: 
     answered(capsys, "start", "shop", "--input", '"declined"', "--run-id", "r1", "--wait", code=1)
     answer = answered(capsys, "retry", "r1", "--fresh-key", "--by", "ada")
     assert answer["run_id"] == "r1"
+
+
+def test_without_a_worker_what_is_certain_is_refused_at_once(
+    capsys: Capture, broker: MemoryBroker
+) -> None:
+    answered(capsys, *run("silent"), code=3)
+    answered(capsys, *run("o1", "r2"))
+    count = len(broker.records(Topic.COMMANDS, 0))
+    happened = ("--happened", "--result", "null")
+    for arguments, code, exit_code in (
+        (("cancel", "r9"), "R503", 2),
+        (("retry", "r9"), "R503", 2),
+        (("resolve", "r9", "charge#1", *happened), "R503", 2),
+        (("resolve", "r1", "charge#7", *happened), "R508", 2),
+        (("resolve", "r2", "charge#1", *happened), "R508", 2),
+        (("cancel", "r2"), "R525", 1),
+        (("retry", "r2"), "R525", 1),
+    ):
+        error = answered(capsys, *arguments, code=exit_code)["error"]
+        assert error["code"] == code, arguments
+        if code != "R503":
+            assert error["kept"] == "the run as it was; nothing was sent"
+    assert len(broker.records(Topic.COMMANDS, 0)) == count
+    # May still be right when it is decided: said, and sent.
+    assert main(["retry", "r1", "--within", "0", "--log", URL]) == 3
+    assert "note: at the log's end run r1 is neither parked nor failed" in capsys.readouterr().err
+    assert len(broker.records(Topic.COMMANDS, 0)) == count + 1
+
+
+def test_why_shows_commands_that_wait_and_the_last_that_was_refused(
+    capsys: Capture, broker: MemoryBroker
+) -> None:
+    answered(capsys, "start", "shop", "--input", '"silent"', "--run-id", "r1", code=3)
+    error = answered(capsys, "why", "r1", code=2)["error"]
+    assert "there is no run 'r1' in namespace acting yet: StartRun (by " in error["message"]
+    assert error["next"].startswith("start a worker")
+    answered(capsys, *run("silent"), code=3)
+    assert "waits for a worker" not in answered(capsys, "why", "r1")["text"]
+    retry = ("retry", "r1", "--by", "ada", "--within", "0")
+    answered(capsys, *retry, code=3)
+    happened = ("--happened", "--result", '{"id": "c9"}', "--by", "ada", "--within", "0")
+    answered(capsys, "resolve", "r1", "charge#1", *happened, code=3)
+    text = answered(capsys, "why", "r1")["text"]
+    assert "RetryRun (by ada, " in text
+    assert "ResolveStep charge#1 (happened, by ada, " in text
+    assert text.count("waits for a worker") == 2
+    answered(capsys, *run("silent"))
+    answered(capsys, *run("silent", "r2"), code=3)
+    answered(capsys, "retry", "r2", "--within", "0", code=3)
+    answered(capsys, *run("silent", "r2"), code=3)
+    text = answered(capsys, "why", "r2")["text"]
+    assert "The last command for it that was refused: RetryRun at " in text
+    assert "(nothing_to_retry): run r2 is neither parked nor failed" in text
 
 
 # ---- words

@@ -258,12 +258,12 @@ def test_runs_are_listed_with_what_they_wait_for(capsys: Capture, writer: Writer
     writer.write("r3", *started(command_id="c3"), RunBlocked("crashes_worker", "three times"))
     answer = answered(capsys, "runs")
     assert [(one["run_id"], one["status"], one["needs"]) for one in answer["runs"]] == [
-        ("r3", "blocked", "code"),
+        ("r3", "blocked", "person"),
         ("r2", "completed", None),
         ("r1", "running", None),
     ]
     assert answer["runs"][1]["changed"] == "2026-08-01T12:00:03.000+00:00"
-    assert answered(capsys, "runs", "--needs", "code")["total"] == 1
+    assert answered(capsys, "runs", "--needs", "person")["total"] == 1
     assert answered(capsys, "runs", "--status", "running", "--status", "completed")["total"] == 2
     short = told(capsys, "runs", "--limit", "1")
     assert "crashes_worker: three times" in short

@@ -42,12 +42,16 @@ class RunUnknown(RefoldError):
     code: ClassVar[str] = "R503"
     exit_code: ClassVar[int] = 2
 
-    def __init__(self, run_id: str, namespace: str) -> None:
+    def __init__(self, run_id: str, namespace: str, *, waiting: str = "") -> None:
+        """`waiting` names a command for it that no worker has taken yet."""
         self.run_id, self.namespace = run_id, namespace
         super().__init__(
-            f"there is no run {run_id!r} in namespace {namespace}",
+            f"there is no run {run_id!r} in namespace {namespace}"
+            + (f" yet: {waiting}" if waiting else ""),
             kept="the log as it was",
-            next="compare with `refold runs`, and check that --log names the right log",
+            next="start a worker: `refold worker MODULE:APP`"
+            if waiting
+            else "compare with `refold runs`, and check that --log names the right log",
         )
 
 
@@ -57,12 +61,16 @@ class CommandRefused(RefoldError):
     code: ClassVar[str] = "R504"
     advice: ClassVar[str] = "read `refold why RUN_ID` for what is known of the run"
 
-    def __init__(self, run_id: str, command: str, reason: str, detail: str) -> None:
+    def __init__(
+        self, run_id: str, command: str, reason: str, detail: str, *, sent: bool = True
+    ) -> None:
+        """Not `sent`: the refusal is certain, so the command was not even stored."""
         self.run_id, self.command, self.reason, self.detail = run_id, command, reason, detail
         because = detail or reason.replace("_", " ")
         super().__init__(
             f"{command} for run {run_id} was refused ({reason}): {because}",
-            kept="the run as it was; the refusal is recorded",
+            kept="the run as it was; "
+            + ("the refusal is recorded" if sent else "nothing was sent"),
             next=self.advice.replace("RUN_ID", run_id),
         )
 

@@ -62,8 +62,8 @@ class BoundaryAt:
 
     `offset` is the next one to be read. `owner` is that of the latest claim that counts;
     `owner_lives` is None where nobody can say. `by_this_claim`: the run's last record is of that
-    claim, so its owner has looked at the run with the code that it has. `commands_waiting`: offsets
-    of commands behind the last one that was decided there.
+    claim, so its owner has looked at the run with the code that it has. `command_next` is the
+    offset of the first command that is not decided there; `commands_waiting` counts from it on.
     """
 
     boundary: Boundary
@@ -74,6 +74,7 @@ class BoundaryAt:
     owner_lives: bool | None
     released: bool
     by_this_claim: bool
+    command_next: int
     commands_waiting: int
 
 
@@ -181,7 +182,7 @@ class Client:
         decision = await self._decide(command, within)
         event = decision.event
         if isinstance(event, CommandRejected) and event.reason != "run_exists":
-            raise _refusal(command, event)
+            raise self.refusal(command, event)
         return RunHandle(self, run_id, decision.life)
 
     async def resolve(
@@ -296,6 +297,7 @@ class Client:
             owner_lives,
             fold.facts.released,
             fold.marks[run_id].claim_id == fold.claim_id,
+            fold.position.command_next,
             max(0, command_end - fold.position.command_next),
         )
 
@@ -388,12 +390,17 @@ class Client:
             return
         if event.reason == "duplicate" and isinstance(command, CancelRun):
             return  # somebody has asked for it before: it is being done
-        raise self._refusal(command, event)
+        raise self.refusal(command, event)
 
-    def _refusal(self, command: Command, event: CommandRejected) -> Exception:
+    def refusal(
+        self, command: Command, event: CommandRejected, *, sent: bool = True
+    ) -> CommandRefused | RunUnknown:
+        """The error of a command that is refused. Not `sent`: the refusal was foreseen."""
         if event.reason == "unknown_run":
             return RunUnknown(command.run_id, self._log.facts.namespace)
-        return _refusal(command, event)
+        kind = REFUSALS.get(event.reason, CommandRefused)
+        name = type(command).__name__
+        return kind(command.run_id, name, event.reason, event.detail, sent=sent)
 
     async def _decide(self, command: Command, within: timedelta | None) -> Decision:
         """Publish `command` and wait for the first decision that carries its id."""
@@ -598,11 +605,6 @@ def with_namespace(url: str, namespace: str | None) -> str:
 
 def _new_id(command_id: str | None) -> str:
     return str(uuid.uuid4()) if command_id is None else command_id
-
-
-def _refusal(command: Command, event: CommandRejected) -> CommandRefused:
-    kind = REFUSALS.get(event.reason, CommandRefused)
-    return kind(command.run_id, type(command).__name__, event.reason, event.detail)
 
 
 __all__ = [

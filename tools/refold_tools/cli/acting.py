@@ -17,6 +17,7 @@ from refold_tools.cli.options import (
     WithinOption,
     asker,
 )
+from refold_tools.cli.pending import refuse_in_advance
 
 if TYPE_CHECKING:
     from refold.client import Client
@@ -124,13 +125,18 @@ def resolve(
     data = read_json("--result", result)
 
     async def work(client: "Client") -> int:
+        from refold_schemas.commands import ResolveStep
+
         state = await client.find(run_id)
         seen = None if state is None else state.slots.get(slot)
+        # The word is about what stands in the record now, not about a later attempt.
+        attempt = seen.attempts[-1].number if seen is not None and seen.attempts else None
+        word = ResolveStep("", run_id, slot, attempt, bool(happened), None, asker(by), why)
+        await refuse_in_advance(client, word)
         await client.resolve(
             run_id,
             slot,
-            # The word is about what stands in the record now, not about a later attempt.
-            attempt=seen.attempts[-1].number if seen is not None and seen.attempts else None,
+            attempt=attempt,
             happened=bool(happened),
             result=data,
             by=asker(by),
@@ -165,6 +171,9 @@ def retry(
     """Let a diverged or blocked run go on, or try the failure of a failed one again."""
 
     async def work(client: "Client") -> int:
+        from refold_schemas.commands import RetryRun
+
+        await refuse_in_advance(client, RetryRun("", run_id, slot, fresh_key, asker(by), why))
         await client.retry(
             run_id,
             slot=slot,
@@ -189,6 +198,9 @@ def cancel(
     """End a run: nothing new starts, what is open is settled first, then it is cancelled."""
 
     async def work(client: "Client") -> int:
+        from refold_schemas.commands import CancelRun
+
+        await refuse_in_advance(client, CancelRun("", run_id, asker(by), why))
         await client.cancel(
             run_id, by=asker(by), why=why, within=await _patience(client, run_id, within)
         )

@@ -285,12 +285,14 @@ def why(
     async def work(client: "Client") -> int:
         from refold_projections.fold import sentence
         from refold_tools.cli.output import print_json, say
+        from refold_tools.cli.pending import orders_of
         from refold_tools.cli.words import Scene, explain
 
+        orders = await orders_of(client, run_id, zone)
         seen = await client.boundary_at(run_id)
         today = datetime.now(zone).date()
         said = sentence(seen.boundary, zone, today)
-        scene = Scene(seen.owner, seen.owner_lives, seen.released, zone, today)
+        scene = Scene(seen.owner, seen.owner_lives, seen.released, zone, today, orders)
         explained = explain(seen.boundary, seen.state, said, scene)
         if as_json:
             print_json(

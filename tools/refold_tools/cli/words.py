@@ -168,7 +168,8 @@ class Explained(NamedTuple):
 class Scene(NamedTuple):
     """What `explain` needs beside the run: who owns its partition, and how to write times.
 
-    `owner_lives`: None where nobody can say.
+    `owner_lives`: None where nobody can say. `orders`: sentences on commands that wait or were
+    refused.
     """
 
     owner: str
@@ -176,6 +177,7 @@ class Scene(NamedTuple):
     released: bool
     zone: tzinfo
     today: date
+    orders: tuple[str, ...] = ()
     refold: str = "refold"
 
 
@@ -201,6 +203,7 @@ def explain(seen: Boundary, state: RunState, sentence: str, scene: Scene) -> Exp
             "repairs nothing there; compare the far system with the record."
         )
         commands.append(f"{scene.refold} history {quoted(seen.run_id)}")
+    said.extend(scene.orders)
     ended = seen.status in ("completed", "failed", "cancelled")
     if not ended and (scene.released or scene.owner_lives is False):
         said.append("No live worker owns its partition now: start one and it goes on.")

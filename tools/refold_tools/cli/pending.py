@@ -1,0 +1,160 @@
+"""Commands of a run that stand in the log: what waits for a worker, what was or will be refused."""
+
+import time
+from datetime import tzinfo
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from refold.client import Client
+    from refold_projections.fold import RunState
+    from refold_schemas.commands import CancelRun, Command, ResolveStep, RetryRun
+    from refold_schemas.events import CommandRejected
+
+CERTAIN = frozenset({"unknown_run", "run_ended"})
+"""Reasons that no worker's work can take away any more."""
+
+
+class Waiting(NamedTuple):
+    """A command that nobody has decided, and when it was appended."""
+
+    command: "Command"
+    at_ms: int
+
+
+class Refused(NamedTuple):
+    """The last refusal that the run's record holds."""
+
+    event: "CommandRejected"
+    at_ms: int
+
+
+async def waiting_for(client: "Client", run_id: str, command_next: int) -> list[Waiting]:
+    """The run's commands from that offset on, in log order."""
+    from refold.log import Topic
+    from refold_schemas.commands import CancelRun, ResolveStep, RetryRun, StartRun
+    from refold_schemas.errors import UndecodableRecord
+
+    partition = client.partition_of(run_id)
+    start, end = await client.log.bounds(Topic.COMMANDS, partition)
+    offset, found = max(start, command_next), []
+    while offset < end:
+        records = await client.log.read(Topic.COMMANDS, partition, offset)
+        if not records:
+            break
+        for record in records:
+            try:
+                command = client.codec.decode(record.value or b"")
+            except UndecodableRecord:
+                continue  # its owner will say so
+            known = isinstance(command, StartRun | ResolveStep | CancelRun | RetryRun)
+            if known and command.run_id == run_id:
+                found.append(Waiting(command, record.append_ms))
+        offset = records[-1].offset + 1
+    return found
+
+
+async def last_refused(client: "Client", run_id: str) -> Refused | None:
+    """The latest refusal of a command for the run; reads its whole history."""
+    from refold_schemas.events import CommandRejected
+
+    found = None
+    async for record in client.history(run_id):
+        if record.counted and isinstance(record.event, CommandRejected):
+            found = Refused(record.event, record.at_ms)
+    return found
+
+
+def waiting_words(one: Waiting, zone: tzinfo, now_ms: int) -> str:
+    """`ResolveStep charge#1 (happened, by ada, 14:07:09) waits for a worker`."""
+    from refold_projections.fold import moment_near
+    from refold_schemas.commands import ResolveStep
+
+    command = one.command
+    name = type(command).__name__
+    said = ""
+    if isinstance(command, ResolveStep):
+        name += f" {command.slot}"
+        said = "happened, " if command.happened else "did not happen, "
+    at = moment_near(one.at_ms, zone, now_ms)
+    return f"{name} ({said}by {command.by}, {at}) waits for a worker"
+
+
+async def orders_of(client: "Client", run_id: str, zone: tzinfo) -> tuple[str, ...]:
+    """Sentences on commands for the run: those that wait, and the last one that was refused.
+
+    Raises RunUnknown, which names a command that waits to start it.
+    """
+    from refold_projections.fold import moment_near
+    from refold_schemas.errors.cli import RunUnknown
+
+    now_ms = time.time_ns() // 1_000_000
+    state = await client.find(run_id)
+    if state is None:
+        fold = await client.fold_of(client.partition_of(run_id))
+        waiting = await waiting_for(client, run_id, fold.position.command_next)
+        told = "; ".join(waiting_words(one, zone, now_ms) for one in waiting)
+        raise RunUnknown(run_id, client.log.facts.namespace, waiting=told)
+    seen = await client.boundary_at(run_id)
+    waiting = await waiting_for(client, run_id, seen.command_next) if seen.commands_waiting else []
+    said = [f"{waiting_words(one, zone, now_ms)}." for one in waiting]
+    if state.ended is not None and state.ended.status != "failed":
+        return tuple(said)
+    refused = await last_refused(client, run_id)
+    if refused is not None:
+        event = refused.event
+        at = moment_near(refused.at_ms, zone, now_ms)
+        said.append(
+            f"The last command for it that was refused: {event.command_type} at {at} "
+            f"({event.reason}): {event.detail}."
+        )
+    return tuple(said)
+
+
+async def refuse_in_advance(
+    client: "Client", command: "ResolveStep | RetryRun | CancelRun"
+) -> None:
+    """Where no worker lives, refuse at once what every worker will refuse, without sending it.
+
+    What may change before it is decided (a command waits before it, a step goes on) is said and
+    sent. Raises RunUnknown, RunOver, StepNotInDoubt.
+    """
+    from refold_schemas.events import CommandRejected
+    from refold_tools.cli.output import say
+
+    partition = client.partition_of(command.run_id)
+    if await client.owner_lives(partition) is not False:
+        return
+    state = await client.find(command.run_id)
+    event = _decided(state, command)
+    if not isinstance(event, CommandRejected) or event.reason == "duplicate":
+        return
+    fold = await client.fold_of(partition)
+    before = await waiting_for(client, command.run_id, fold.position.command_next)
+    if not before and _is_certain(state, command, event):
+        raise client.refusal(command, event, sent=False)
+    say(
+        f"note: at the log's end {event.detail}; a worker will refuse it if it stays so", error=True
+    )
+
+
+def _decided(state: "RunState | None", command: "ResolveStep | RetryRun | CancelRun") -> object:
+    """What an owner would decide now."""
+    from refold.engine import decide
+    from refold_schemas.commands import CancelRun, RetryRun
+
+    if isinstance(command, CancelRun):
+        return decide.cancel_run(state, command, 0)[0]
+    if isinstance(command, RetryRun):
+        return decide.retry_run(state, command, 0)[0]
+    return decide.resolve_step(state, command, 0, under_way=False, believe_in_ms=0)[0]
+
+
+def _is_certain(state: "RunState | None", command: "Command", event: "CommandRejected") -> bool:
+    from refold_schemas.commands import ResolveStep
+
+    if event.reason in CERTAIN:
+        return True
+    if event.reason != "not_in_doubt" or state is None or not isinstance(command, ResolveStep):
+        return False
+    slot = state.slots.get(command.slot)
+    return slot is None or slot.outcome is not None
