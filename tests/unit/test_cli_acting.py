@@ -31,13 +31,13 @@ from datetime import timedelta
 from refold import App, Effect, NotDone, Policy, RunContext
 
 app = App("shop", time_zone="Asia/Tokyo")
-silent = True
+silent = declining = True
 thinks_for_ever = False
 
 
 @app.step(policy=Policy.ESCALATE, timeout=timedelta(milliseconds=40))
 async def charge(fx: Effect, order_id: str) -> dict:
-    if order_id == "declined":
+    if order_id == "declined" and declining:
         raise NotDone("no funds")
     if order_id == "silent" and silent:
         raise ConnectionError("no answer")
@@ -245,6 +245,16 @@ def test_an_empty_run_id_is_refused(capsys: Capture, broker: MemoryBroker, comma
     arguments = (command, *target, "shop", "--input", '"o1"', "--run-id", "")
     assert answered(capsys, *arguments, code=2)["error"]["code"] == "R103"
     assert answered(capsys, "runs")["total"] == 0
+
+
+def test_run_decides_a_queued_retry_before_it_gives_the_outcome_of_a_failed_run(
+    capsys: Capture, broker: MemoryBroker
+) -> None:
+    answered(capsys, *run("declined"), code=1)
+    sys.modules["acting_shop"].__dict__["declining"] = False
+    assert answered(capsys, *run("declined"), code=1)["status"] == "failed", "nobody has asked"
+    answered(capsys, "retry", "r1", "--within", "0", code=3)
+    assert answered(capsys, *run("declined"))["result"] == {"id": "charge-declined"}
 
 
 # ---- the others

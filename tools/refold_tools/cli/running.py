@@ -109,7 +109,7 @@ class _Run:
                 progress.end()
                 if state is not None:
                     self._check_same(state)
-                    if state.ended is not None:
+                    if state.ended is not None and not await self._ordered(client):
                         return await outcome_of(client, self.run_id, self.zone)
                     await self._say_boundary(client)
                 elif not self.as_json:
@@ -192,7 +192,8 @@ class _Run:
         while True:
             seen = await client.boundary_at(self.run_id)
             bound = seen.boundary
-            if bound.status in ("completed", "failed", "cancelled"):
+            ended = bound.status in ("completed", "failed", "cancelled")
+            if ended and not (seen.commands_waiting and await self._ordered(client)):
                 return
             within = None
             if seen.commands_waiting:  # one of them may be the person's word
@@ -203,6 +204,13 @@ class _Run:
                     return
                 within = timedelta(seconds=left_s)
             await handle.changed(seen.offset, within=within)
+
+    async def _ordered(self, client: "Client") -> bool:
+        """Whether a command for the run stands in the log undecided: it may open the run again."""
+        from refold_tools.cli.pending import waiting_for
+
+        seen = await client.boundary_at(self.run_id)
+        return bool(await waiting_for(client, self.run_id, seen.command_next))
 
     def _left_s(self, seen: "BoundaryAt", worker: "Worker", begun: float) -> float:
         """How long the run may still move although its record asks for somebody; 0: no longer.
