@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from refold_schemas.errors import RefoldError
-from refold_schemas.errors.cli import REFUSALS, CommandRefused, InputInvalid
+from refold_schemas.errors import ForeignAwait, InputRefused, RefoldError, ValueUnreadable
+from refold_schemas.errors.base import Told, told
+from refold_schemas.errors.cli import REFUSALS, CommandRefused, InputInvalid, RunFailedError
 from refold_schemas.events import CommandRejected
 from refold_tools.cli.failures import as_refold_error, error_object, innermost
 
@@ -29,6 +30,26 @@ def test_a_refusal_says_command_run_reason_and_advice() -> None:
         "Next: correct the input and start again; the run id is still free. (R507)"
     )
     assert error_object(error)["code"] == "R507"
+
+
+def test_an_error_of_ours_inside_another_is_said_once() -> None:
+    inner = ForeignAwait("a Future", "at app.py:7", "make it a step")
+    failed = RunFailedError("r1", "ForeignAwait", str(inner))
+    assert str(failed) == (
+        "run r1 failed: ForeignAwait: run code awaited a Future at app.py:7 (R407). "
+        "Kept: every recorded step of it. "
+        "Next: make it a step; then `refold retry r1`. (R501)"
+    )
+    unreadable = str(InputRefused("agent", ValueUnreadable("int", "it is text").message))
+    refused = InputInvalid("r1", "StartRun", "input_invalid", unreadable)
+    assert refused.message == (
+        "StartRun for run r1 was refused (input_invalid): run 'agent': its input does not "
+        "validate: a stored value of type int cannot be read: it is text (R411)"
+    )
+    assert str(refused).count("Kept: ") == str(refused).count("Next: ") == 1
+    plain = RunFailedError("r1", "ValueError", "a. Next: b. (no)")
+    assert plain.message == "run r1 failed: ValueError: a. Next: b. (no)"
+    assert told(str(RefoldError("only a message"))) == Told("only a message", code="R000")
 
 
 def test_the_index_lists_every_page() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from refold.log.memory import MemoryBroker, MemoryLog
+from refold_schemas.errors import CallRefused
 from refold_schemas.events import (
     AttemptReported,
     EvidenceConflict,
@@ -21,7 +22,7 @@ from refold_schemas.events import (
     StepResolved,
     TimerScheduled,
 )
-from refold_schemas.values import ErrorInfo, encode_value
+from refold_schemas.values import ErrorInfo, encode_error, encode_value
 from refold_tools.cli import main
 from support.written_log import CODEC, KEY, Writer, acted, done, intended, started
 
@@ -268,6 +269,17 @@ def test_runs_are_listed_with_what_they_wait_for(capsys: Capture, writer: Writer
     short = told(capsys, "runs", "--limit", "1")
     assert "crashes_worker: three times" in short
     assert "2 more: --limit 3 shows them" in short
+
+
+def test_the_reason_of_a_failed_run_is_short_and_holds_one_message(
+    capsys: Capture, writer: Writer
+) -> None:
+    error = CallRefused("ctx.each", "every=0", "give every a whole number from 1 on" + "x" * 200)
+    writer.write("r1", *started(), RunFailed(encode_error(error)))
+    [one] = answered(capsys, "runs")["runs"]
+    assert one["reason"] == "CallRefused: ctx.each: every=0 (R402)"
+    assert "CallRefused: ctx.each: every=0 (R402)" in told(capsys, "runs")
+    assert "Kept" not in told(capsys, "why", "r1") + told(capsys, "history", "r1")
 
 
 def test_an_empty_log_has_no_runs(capsys: Capture, broker: MemoryBroker) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from refold_projections.fold.state import DONE, OPEN, Attempt, RunState, Slot
+from refold_schemas.errors.base import told
 from refold_schemas.values import ErrorInfo, Policy
 
 FOR_A_PERSON = frozenset({"crashes_worker", "limit", "undecodable_event", "engine_error"})
@@ -139,7 +140,7 @@ def is_under_way(attempt: Attempt, claim_id: bytes) -> bool:
 def _error_words(error: ErrorInfo | None, *, ended: bool) -> str:
     """The failure in one line."""
     if error is not None:
-        return f"{error.type}: {error.message}"
+        return f"{error.type}: {told(error.message).brief}"
     return "it did not happen" if ended else "will be tried again"
 
 
@@ -179,7 +180,8 @@ def _status(
     """Status, reason, who is needed, and when the next timer is due."""
     if state.ended is not None:
         error = state.ended.error
-        return state.ended.status, f"{error.type}: {error.message}" if error else None, None, None
+        why = _error_words(error, ended=True) if error else None
+        return state.ended.status, why, None, None
     escalated = [entry for entry in in_doubt if entry.escalated]
     timers = [t for t in state.timers.values() if t.kind != "proof"]
     wakes = min((t.deadline_ms for t in timers), default=None)

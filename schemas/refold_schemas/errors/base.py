@@ -1,6 +1,7 @@
 """The base of every public error: what happened, what was kept, what to do next, and a code."""
 
-from typing import ClassVar
+import re
+from typing import ClassVar, NamedTuple
 
 
 class RefoldError(Exception):
@@ -21,3 +22,38 @@ class RefoldError(Exception):
         if next:
             parts.append(f"Next: {next.rstrip('.')}")
         super().__init__(". ".join(parts) + f". ({type(self).code})")
+
+
+class Told(NamedTuple):
+    """The parts of an error's text; `code` is empty where it is no text of a RefoldError."""
+
+    message: str
+    kept: str = ""
+    next: str = ""
+    code: str = ""
+
+    @property
+    def brief(self) -> str:
+        """What happened, with the code that has its page."""
+        return f"{self.message} ({self.code})" if self.code else self.message
+
+
+_TOLD = re.compile(
+    r"(?P<message>.*?)(?:\. Kept: (?P<kept>.*?))?(?:\. Next: (?P<next>.*))?\. \((?P<code>R\d{3})\)",
+    re.DOTALL,
+)
+
+
+def told(text: str) -> Told:
+    """The parts of what an error said, as a record keeps it: another error then says it once.
+
+    >>> told("the log is locked. Kept: every run in it. Next: stop the other process. (R000)")
+    Told(message='the log is locked', kept='every run in it', next='stop the other process', \
+code='R000')
+    >>> told("no such order")
+    Told(message='no such order', kept='', next='', code='')
+    """
+    found = _TOLD.fullmatch(text)
+    if found is None:
+        return Told(text)
+    return Told(found["message"], found["kept"] or "", found["next"] or "", found["code"])

@@ -2,21 +2,28 @@
 
 from typing import ClassVar
 
-from refold_schemas.errors.base import RefoldError
+from refold_schemas.errors.base import RefoldError, told
 
 
 class RunFailedError(RefoldError):
-    """The run function raised. `type_name` and `detail` are those of its exception."""
+    """The run function raised. `type_name` and `detail` are those of its exception.
+
+    An error of refold's own is said once: its message here, its advice as the first of ours.
+    """
 
     code: ClassVar[str] = "R501"
 
     def __init__(self, run_id: str, type_name: str, detail: str) -> None:
         self.run_id, self.type_name, self.detail = run_id, type_name, detail
+        inner = told(detail)
+        first = inner.next or (
+            f"read `refold history {run_id}` and repair the cause (a refusal of the far system, "
+            "a defect in run code)"
+        )
         super().__init__(
-            f"run {run_id} failed: {type_name}: {detail}",
+            f"run {run_id} failed: {type_name}: {inner.brief}",
             kept="every recorded step of it",
-            next=f"read `refold history {run_id}`; where a step failed for good, "
-            f"`refold retry {run_id}` tries it again",
+            next=f"{first}; then `refold retry {run_id}`",
         )
 
 
@@ -66,7 +73,7 @@ class CommandRefused(RefoldError):
     ) -> None:
         """Not `sent`: the refusal is certain, so the command was not even stored."""
         self.run_id, self.command, self.reason, self.detail = run_id, command, reason, detail
-        because = detail or reason.replace("_", " ")
+        because = told(detail).brief or reason.replace("_", " ")
         super().__init__(
             f"{command} for run {run_id} was refused ({reason}): {because}",
             kept="the run as it was; "

@@ -139,7 +139,7 @@ class Intake:
             try:
                 command = self._typed(command, slot.step)
             except RefoldError as error:
-                return decide.rejected(command, offset, "input_invalid", str(error))
+                return decide.rejected(command, offset, "input_invalid", error.message)
         return decide.resolve_step(
             state,
             command,
@@ -176,7 +176,7 @@ class Intake:
             kind = definition.input_type
             same = state is not None and values_differ(state.input, given, kind) is None
         except RefoldError as error:
-            problem = str(error)
+            problem = error.message
         plan = None if definition.plan is None else tuple(definition.plan)
         return Offer(definition.version, plan, problem, same)
 

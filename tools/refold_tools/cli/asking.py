@@ -66,6 +66,7 @@ def runs(
         from refold_projections.fold import moment
         from refold_tools.cli.output import STATUS_STYLES, print_json, say, table
         from refold_tools.cli.plain import iso
+        from refold_tools.cli.words import short
 
         found = await client.runs(status=status or None, run=name, needs=needs)
         shown = found[:limit]
@@ -104,7 +105,7 @@ def runs(
                     one.status,
                     one.needs or "",
                     moment(one.changed_ms, zone, today),
-                    one.reason or "",
+                    short(one.reason or ""),
                 ]
                 for one in shown
             ),

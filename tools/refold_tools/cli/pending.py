@@ -85,6 +85,7 @@ async def orders_of(client: "Client", run_id: str, zone: tzinfo) -> tuple[str, .
     Raises RunUnknown, which names a command that waits to start it.
     """
     from refold_projections.fold import moment_near
+    from refold_schemas.errors.base import told
     from refold_schemas.errors.cli import RunUnknown
 
     now_ms = time.time_ns() // 1_000_000
@@ -92,8 +93,8 @@ async def orders_of(client: "Client", run_id: str, zone: tzinfo) -> tuple[str, .
     if state is None:
         fold = await client.fold_of(client.partition_of(run_id))
         waiting = await waiting_for(client, run_id, fold.position.command_next)
-        told = "; ".join(waiting_words(one, zone, now_ms) for one in waiting)
-        raise RunUnknown(run_id, client.log.facts.namespace, waiting=told)
+        names = "; ".join(waiting_words(one, zone, now_ms) for one in waiting)
+        raise RunUnknown(run_id, client.log.facts.namespace, waiting=names)
     seen = await client.boundary_at(run_id)
     waiting = await waiting_for(client, run_id, seen.command_next) if seen.commands_waiting else []
     said = [f"{waiting_words(one, zone, now_ms)}." for one in waiting]
@@ -105,7 +106,7 @@ async def orders_of(client: "Client", run_id: str, zone: tzinfo) -> tuple[str, .
         at = moment_near(refused.at_ms, zone, now_ms)
         said.append(
             f"The last command for it that was refused: {event.command_type} at {at} "
-            f"({event.reason}): {event.detail}."
+            f"({event.reason}): {told(event.detail).brief}."
         )
     return tuple(said)
 

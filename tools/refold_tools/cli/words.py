@@ -6,6 +6,7 @@ from typing import NamedTuple
 from refold_projections.fold import Boundary, RunState, Slot, moment
 from refold_projections.fold.boundary import OpenStep
 from refold_projections.fold.state import UNSETTLED
+from refold_schemas.errors.base import told
 from refold_schemas.events import (
     AttemptReported,
     CommandRejected,
@@ -98,7 +99,8 @@ def _what(event: Event, zone: tzinfo, today: date) -> str:
             return f"attempt {attempt} returned what cannot be stored{reason}"
         case StepFailed(attempt=attempt, error=error, final=final):
             after = "for good" if final else "it will be tried again"
-            return f"attempt {attempt} did not act: {error.type}: {short(error.message)}, {after}"
+            why = short(told(error.message).brief)
+            return f"attempt {attempt} did not act: {error.type}: {why}, {after}"
         case StepInDoubt(attempt=attempt, reason=reason, escalated=escalated):
             tail = "; a person must say" if escalated else ""
             return f"attempt {attempt}: {reason}{tail}"
@@ -129,11 +131,11 @@ def _what(event: Event, zone: tzinfo, today: date) -> str:
         case RunCompleted(result=result):
             return f"result {value_words(result)}"
         case RunFailed(error=error):
-            return f"{error.type}: {short(error.message)}"
+            return f"{error.type}: {short(told(error.message).brief)}"
         case RunCancelled(reason=reason):
             return reason
         case CommandRejected(command_type=kind, reason=reason, detail=detail):
-            return f"{kind} refused ({reason}): {detail}"
+            return f"{kind} refused ({reason}): {told(detail).brief}"
 
 
 def _resolved_words(event: StepResolved) -> str:
