@@ -1,0 +1,1 @@
+"""Deliberate breaks of the engine, and what must catch each."""
