@@ -213,7 +213,7 @@ def test_a_run_at_its_limit_can_be_shown_exported_and_ended_f26(limit: str) -> N
     assert len(warned) == 1
 
     found = ask(lab, lambda client: client.boundary("run-1"))
-    assert (found.status, found.needs) == ("blocked", "code")
+    assert (found.status, found.needs) == ("blocked", "person")
     assert len(found.done) == len(state.slots)
 
     async def export(client: Client) -> int:
