@@ -404,6 +404,32 @@ def test_why_explains_each_status(
     assert answer["commands"] == ([] if command is None else [command])
 
 
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        (
+            StepInDoubt("charge#1", 1, "no answer", True),
+            "say it with `refold resolve r1 'charge#1' --happened --result JSON` or "
+            "`refold resolve r1 'charge#1' --did-not-happen`, and have a worker running to take it",
+        ),
+        (RunDiverged("charge#1", "differs", "2"), "deploy the code that matches; then"),
+        (RunBlocked("crashes_worker", "three times"), "repair the cause, say `refold retry r1`"),
+        (RunBlocked("unknown_function", "no such"), "deploy code that can continue it"),
+    ],
+    ids=["in doubt", "diverged", "crashes_worker", "unknown_function"],
+)
+def test_why_promises_no_worker_that_goes_on_where_somebody_else_is_needed(
+    capsys: Capture, writer: Writer, event: Any, said: str
+) -> None:
+    writer.write("r1", *started(), intended("charge#1"), event)
+    writer.write(None, PartitionReleased("drained"))
+    text = answered(capsys, "why", "r1")["text"]
+    assert f"No live worker owns its partition now: {said}" in text
+    assert "start one and it goes on" not in text
+    assert text.count("three times") <= 1
+    assert text.count("differs") <= 1
+
+
 # ---- doctor
 
 

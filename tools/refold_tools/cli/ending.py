@@ -9,7 +9,7 @@ from refold_schemas.errors.cli import RunCancelledError, RunFailedError, RunInte
 from refold_tools.cli.failures import error_object
 from refold_tools.cli.output import STATUS_STYLES, print_json, say
 from refold_tools.cli.plain import plain_value
-from refold_tools.cli.words import Scene, explain, next_of
+from refold_tools.cli.words import Scene, explain
 
 if TYPE_CHECKING:
     from refold.client import Client
@@ -44,7 +44,7 @@ async def outcome_of(
     else:
         scene = Scene(seen.owner, seen.owner_lives, seen.released, zone, today)
         explained = explain(seen.boundary, seen.state, said, scene)
-        error = RunStopped(run_id, said, next_of(explained, f"refold why {run_id}"))
+        error = RunStopped(run_id, said, explained.next)
     return Outcome(run_id, status, said, None, error)
 
 

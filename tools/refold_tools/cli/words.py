@@ -3,7 +3,7 @@
 from datetime import date, tzinfo
 from typing import NamedTuple
 
-from refold_projections.fold import Boundary, RunState, Slot, moment
+from refold_projections.fold import FOR_A_PERSON, Boundary, RunState, Slot, moment
 from refold_projections.fold.boundary import OpenStep
 from refold_projections.fold.state import UNSETTLED
 from refold_schemas.errors.base import told
@@ -156,10 +156,14 @@ def _resolved_words(event: StepResolved) -> str:
 
 
 class Explained(NamedTuple):
-    """Why a run stands where it stands: sentences, and the commands that a person may type."""
+    """Why a run stands where it stands: sentences, and the commands that a person may type.
+
+    `next` is what moves it, in one sentence, as an error says it.
+    """
 
     sentences: tuple[str, ...]
     commands: tuple[str, ...]
+    next: str
 
     @property
     def text(self) -> str:
@@ -207,10 +211,36 @@ def explain(seen: Boundary, state: RunState, sentence: str, scene: Scene) -> Exp
         commands.append(f"{scene.refold} history {quoted(seen.run_id)}")
     said.extend(scene.orders)
     ended = seen.status in ("completed", "failed", "cancelled")
+    advice = _advice(seen, state, scene, commands)
     if not ended and (scene.released or scene.owner_lives is False):
-        said.append("No live worker owns its partition now: start one and it goes on.")
+        if seen.needs in ("person", "code"):
+            said.append(f"No live worker owns its partition now: {advice}.")
+        else:
+            said.append("No live worker owns its partition now: start one and it goes on.")
         commands.append(f"{scene.refold} worker MODULE:APP")
-    return Explained(tuple(said), tuple(commands))
+    return Explained(tuple(said), tuple(commands), advice)
+
+
+def _advice(seen: Boundary, state: RunState, scene: Scene, commands: list[str]) -> str:
+    """What moves the run, for somebody who has read how it stands."""
+    worker = f"`{scene.refold} worker MODULE:APP`"
+    retry = f"`{scene.refold} retry {quoted(seen.run_id)}`"
+    parked = state.parked
+    if seen.status == "diverged":
+        return (
+            f"deploy the code that matches; then a worker with it goes on by itself ({worker}), or "
+            f"{retry} to let the present code compare again"
+        )
+    if seen.status == "blocked" and parked is not None:
+        if parked.reason in FOR_A_PERSON:
+            return f"repair the cause, say {retry} and have a worker running to take it ({worker})"
+        return (
+            f"deploy code that can continue it; then a worker with it goes on by itself ({worker})"
+        )
+    if seen.needs == "person" and commands:
+        said = " or ".join(f"`{one}`" for one in commands)
+        return f"say it with {said}, and have a worker running to take it ({worker})"
+    return f"`{scene.refold} why {quoted(seen.run_id)}`"
 
 
 def _doubt(
@@ -230,9 +260,9 @@ def _doubt(
         f"{entry.effect_key} and nobody knows whether it acted: {reason}."
         + (f" {others} more of its attempts are open." if others else "")
     )
-    told = sorted(fact for a in slot.attempts for fact in a.evidence)
-    if told:
-        said.append(f"Reported of it: {', '.join(fact.replace('_', ' ') for fact in told)}.")
+    facts = sorted(fact for a in slot.attempts for fact in a.evidence)
+    if facts:
+        said.append(f"Reported of it: {', '.join(fact.replace('_', ' ') for fact in facts)}.")
     wait = seconds(round((attempt.timeout_ms + attempt.settle_ms) * 1.01))
     person = entry.escalated or entry.policy == "escalate"
     if person:
@@ -276,7 +306,7 @@ def _by_status(
             )
             commands.append(f"{scene.refold} retry {run_id}")
         case "blocked":
-            said.append(f"No live worker can continue it: {seen.reason}.")
+            said.append("No live worker can continue it as it is.")
             commands.append(f"{scene.refold} retry {run_id}")
         case "waiting" if seen.wakes_ms is not None:
             wakes = moment(seen.wakes_ms, scene.zone, scene.today)
@@ -301,8 +331,3 @@ def quoted(text: str) -> str:
     import shlex
 
     return shlex.quote(text)
-
-
-def next_of(explained: Explained, fallback: str) -> str:
-    """What to do next, as an error says it."""
-    return "`" + "` or `".join(explained.commands) + "`" if explained.commands else fallback
