@@ -300,6 +300,18 @@ def test_resolve_retry_and_cancel_say_what_was_recorded(
     assert answered(capsys, "cancel", "r9", code=2)["error"]["code"] == "R503"
 
 
+def test_a_result_of_another_type_is_refused_with_the_type_that_fits(
+    capsys: Capture, broker: MemoryBroker, worker: None
+) -> None:
+    silent = ("start", "shop", "--input", '"silent"', "--run-id", "r1", "--wait")
+    assert answered(capsys, *silent, code=3)["status"] == "in_doubt"
+    happened = ("resolve", "r1", "charge#1", "--happened", "--result", "7")
+    error = answered(capsys, *happened, code=2)["error"]
+    assert error["code"] == "R507"
+    assert "the result does not fit what charge returns (dict): " in error["message"]
+    assert error["next"] == "say it again with a result of that type; nothing was resolved"
+
+
 def test_a_failed_run_is_retried(capsys: Capture, broker: MemoryBroker, worker: None) -> None:
     answered(capsys, "start", "shop", "--input", '"declined"', "--run-id", "r1", "--wait", code=1)
     answer = answered(capsys, "retry", "r1", "--fresh-key", "--by", "ada")

@@ -162,6 +162,10 @@ def test_a_refused_registration_is_placed_in_the_users_file(capsys: Capture, pro
     assert main(["check", "shop4:app"]) == 2
     line = source.splitlines().index("@app.step(policy=Policy.KEYED)") + 1
     assert f"at shop4.py:{line}: RegistrationRefused" in capsys.readouterr().err
+    error = answered(capsys, "check", "shop4:app", code=2)["error"]
+    assert error["code"] == "R516"
+    assert "key_ttl=" in error["next"], "the repair of the registration"
+    assert "write MODULE:APP" not in error["next"]
 
 
 def test_a_run_function_that_the_app_does_not_have(capsys: Capture, project: Path) -> None:

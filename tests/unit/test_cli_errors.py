@@ -5,9 +5,22 @@ from pathlib import Path
 
 import pytest
 
-from refold_schemas.errors import ForeignAwait, InputRefused, RefoldError, ValueUnreadable
+from refold_schemas.errors import (
+    ForeignAwait,
+    InputRefused,
+    RefoldError,
+    ResultUnrecordable,
+    ValueUnreadable,
+)
 from refold_schemas.errors.base import Told, told
-from refold_schemas.errors.cli import REFUSALS, CommandRefused, InputInvalid, RunFailedError
+from refold_schemas.errors.cli import (
+    REFUSALS,
+    CommandRefused,
+    FunctionUnknown,
+    InputInvalid,
+    RunExists,
+    RunFailedError,
+)
 from refold_schemas.events import CommandRejected
 from refold_tools.cli.failures import as_refold_error, error_object, innermost
 
@@ -26,10 +39,25 @@ def test_a_refusal_says_command_run_reason_and_advice() -> None:
     assert isinstance(error, CommandRefused)
     assert str(error) == (
         "StartRun for run r1 was refused (input_invalid): pence: not a number. "
-        "Kept: the run as it was; the refusal is recorded. "
+        "Kept: nothing was started; the refusal is recorded. "
         "Next: correct the input and start again; the run id is still free. (R507)"
     )
     assert error_object(error)["code"] == "R507"
+
+
+def test_what_is_kept_and_advised_depends_on_the_command_and_the_reason() -> None:
+    unborn = FunctionUnknown("r1", "StartRun", "unknown_function", "no such")
+    assert unborn.kept == "nothing was started; the refusal is recorded"
+    exists = RunExists("r1", "StartRun", "run_exists_other_input", "other input")
+    assert exists.kept == "the run as it was; the refusal is recorded"
+    large = CommandRefused("r1", "StartRun", "too_large", "9 bytes, 8 are allowed")
+    assert large.next == "send a reference (a key, a URL) instead of the content"
+    word = InputInvalid("r1", "ResolveStep", "input_invalid", "the result does not fit")
+    assert word.kept == "the run as it was; the refusal is recorded"
+    assert word.next == "say it again with a result of that type; nothing was resolved"
+    lost = ResultUnrecordable("draw#1", type_name="bytes", path="result", reason="big", size=9)
+    assert "a reference" in lost.next
+    assert "a reference" not in ResultUnrecordable("a#1", type_name="f", path="r", reason="x").next
 
 
 def test_an_error_of_ours_inside_another_is_said_once() -> None:

@@ -67,6 +67,10 @@ class CommandRefused(RefoldError):
 
     code: ClassVar[str] = "R504"
     advice: ClassVar[str] = "read `refold why RUN_ID` for what is known of the run"
+    advice_other: ClassVar[dict[str, str]] = {
+        "too_large": "send a reference (a key, a URL) instead of the content"
+    }
+    """By reason or command, where the advice is another one."""
 
     def __init__(
         self, run_id: str, command: str, reason: str, detail: str, *, sent: bool = True
@@ -74,11 +78,13 @@ class CommandRefused(RefoldError):
         """Not `sent`: the refusal is certain, so the command was not even stored."""
         self.run_id, self.command, self.reason, self.detail = run_id, command, reason, detail
         because = told(detail).brief or reason.replace("_", " ")
+        advice = self.advice_other.get(reason) or self.advice_other.get(command) or self.advice
+        unborn = command == "StartRun" and reason != "run_exists_other_input"
+        kept = "nothing was started" if unborn else "the run as it was"
         super().__init__(
             f"{command} for run {run_id} was refused ({reason}): {because}",
-            kept="the run as it was; "
-            + ("the refusal is recorded" if sent else "nothing was sent"),
-            next=self.advice.replace("RUN_ID", run_id),
+            kept=f"{kept}; " + ("the refusal is recorded" if sent else "nothing was sent"),
+            next=advice.replace("RUN_ID", run_id),
         )
 
 
@@ -101,11 +107,14 @@ class FunctionUnknown(CommandRefused):
 
 
 class InputInvalid(CommandRefused):
-    """The input does not fit the run function's parameter."""
+    """The input does not fit the run function's parameter, or a result what its step returns."""
 
     code: ClassVar[str] = "R507"
     exit_code: ClassVar[int] = 2
     advice: ClassVar[str] = "correct the input and start again; the run id is still free"
+    advice_other: ClassVar[dict[str, str]] = {
+        "ResolveStep": "say it again with a result of that type; nothing was resolved"
+    }
 
 
 class StepNotInDoubt(CommandRefused):
@@ -207,12 +216,14 @@ class AppUnusable(RefoldError):
     code: ClassVar[str] = "R516"
     exit_code: ClassVar[int] = 2
 
-    def __init__(self, target: str, reason: str) -> None:
+    def __init__(self, target: str, reason: str, *, next: str = "") -> None:
+        """`next` is what to do where the target itself is right."""
         self.target, self.reason = target, reason
         super().__init__(
             f"no app at {target!r}: {reason}",
             kept="nothing was opened or started",
-            next="write MODULE:APP, where MODULE imports from the working directory or PYTHONPATH "
+            next=next
+            or "write MODULE:APP, where MODULE imports from the working directory or PYTHONPATH "
             "and APP is a refold.App in it",
         )
 

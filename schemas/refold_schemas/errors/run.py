@@ -4,6 +4,9 @@ from typing import ClassVar
 
 from refold_schemas.errors.base import RefoldError
 
+RUN_RESULT = "its result"
+"""What a ValueTooLarge names that is about what a run function returned."""
+
 
 class RegistrationRefused(RefoldError):
     """A step, model, run or app was declared so that refold cannot keep its promises."""
@@ -67,8 +70,12 @@ class ResultUnrecordable(RefoldError):
         super().__init__(
             f"step {slot} acted, but its result cannot be stored: {path} ({type_name}): {reason}",
             kept="the step counts as done and its value's text is in the record",
-            next="let the step return plain data, a dataclass or a pydantic model; "
-            "catch ResultUnrecordable if the run can go on without the value",
+            next=(
+                "let the step return a reference (a key, a URL) instead of the content; "
+                if size
+                else "let the step return plain data, a dataclass or a pydantic model; "
+            )
+            + "catch ResultUnrecordable if the run can go on without the value",
         )
 
 
@@ -183,7 +190,7 @@ class InputRefused(RefoldError):
 
 
 class ValueTooLarge(RefoldError, ValueError):
-    """An argument, or the state of a loop, is over the limit for one stored value."""
+    """An argument, the state of a loop, or a run's result is over the limit for a stored value."""
 
     code = "R413"
 
@@ -192,7 +199,8 @@ class ValueTooLarge(RefoldError, ValueError):
         self.run_id, self.what, self.size, self.size_max = run_id, what, size, size_max
         super().__init__(
             f"run {run_id}: {what} has {size:,} bytes, {size_max:,} are allowed",
-            kept="every recorded step; this call was not begun",
+            kept="every recorded step; "
+            + ("only the result is lost" if what == RUN_RESULT else "this call was not begun"),
             next="pass a reference (a key, a URL) instead of the content, or raise the limit",
         )
 

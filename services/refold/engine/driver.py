@@ -23,7 +23,8 @@ from refold.engine.session import (
     Unsettled,
 )
 from refold_projections.fold import FOR_A_PERSON, RunState, Slot, in_parallel_branch
-from refold_schemas.errors import ValueRefused
+from refold_schemas.errors import ValueRefused, ValueTooLarge
+from refold_schemas.errors.run import RUN_RESULT
 from refold_schemas.events import (
     CursorAdvanced,
     RunBlocked,
@@ -309,7 +310,8 @@ class Driver:
             owner.books.commit(run_id, events, then=lambda: owner.tell_ended(run_id))
         except DecisionTooLarge as error:
             # The effects are done and recorded; only the result cannot be kept.
-            failure = RunFailed(encode_error(ValueError(f"the result cannot be stored: {error}")))
+            too_large = ValueTooLarge(run_id, RUN_RESULT, error.size, error.size_max)
+            failure = RunFailed(encode_error(too_large))
             owner.books.commit(run_id, (failure,), then=lambda: owner.tell_ended(run_id))
 
     def block(self, run_id: str, reason: str, detail: str) -> None:

@@ -1,10 +1,11 @@
 """Takes the commands of a partition, strictly in offset order: each yields exactly one decision."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from refold.app.definitions import StepDef
 from refold.engine import decide
 from refold.engine.books import DecisionTooLarge
 from refold.engine.decide import Offer
@@ -139,7 +140,11 @@ class Intake:
             try:
                 command = self._typed(command, slot.step)
             except RefoldError as error:
-                return decide.rejected(command, offset, "input_invalid", error.message)
+                returns = _type_words(owner.app.steps, slot.step)
+                detail = (
+                    f"the result does not fit what {slot.step} returns{returns}: {error.message}"
+                )
+                return decide.rejected(command, offset, "input_invalid", detail)
         return decide.resolve_step(
             state,
             command,
@@ -197,3 +202,12 @@ class Intake:
         elif isinstance(first, RunResumed):
             owner.driver.drop(run_id)
             owner.driver.activate(run_id)
+
+
+def _type_words(steps: Mapping[str, StepDef], name: str) -> str:
+    """` (int)`: the type that the step declares."""
+    definition = steps.get(name)
+    if definition is None:
+        return ""
+    returns = definition.returns
+    return f" ({returns.__name__})" if isinstance(returns, type) else f" ({returns})"

@@ -102,7 +102,8 @@ def _import(target: str, module_name: str) -> Any:
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # SystemExit among them: importing runs anything
-        raise AppUnusable(target, _cause(module_name, error)) from error
+        next = error.next if isinstance(error, RefoldError) else ""
+        raise AppUnusable(target, _cause(module_name, error), next=next) from error
 
 
 def _resolve(module: Any, target: str, module_name: str, name: str) -> Any:
@@ -125,11 +126,8 @@ def _cause(module_name: str, error: BaseException) -> str:
         said = error.message if isinstance(error, RefoldError) else str(error)
         place = _place(error) or module_name
     first = said.strip().partition("\n")[0]
-    advice = f"; {error.next}" if isinstance(error, RefoldError) and error.next else ""
     kind = type(error).__name__
-    return (
-        f"importing {module_name} failed at {place}: {kind}{': ' + first if first else ''}{advice}"
-    )
+    return f"importing {module_name} failed at {place}: {kind}{': ' + first if first else ''}"
 
 
 def _place(error: BaseException) -> str:
