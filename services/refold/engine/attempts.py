@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 REPR_MAX = 1_000
 CONTAINERS = (dict, list, tuple, set, frozenset, str, bytes)
+SCALARS = frozenset({int, str, float, bool, bytes, type(None)})
 CANCEL_S = 0.1
 """How long a cancelled coroutine may take to end before it counts as one that runs on."""
 NO_INTENT = -1
@@ -56,6 +57,8 @@ class Attempts:
         self.ended_boot_ms: dict[tuple[str, str], dict[int, int]] = {}
         """When attempts of open slots ended here: `settle` counts from there."""
         self._per_run: dict[str, int] = {}
+        self._bare: dict[Call, StepAsked | ChunkAsked] = {}
+        """The calls without an intent, and what run code asked."""
         self._unheard: dict[tuple[str, str, int], tuple[Call, str, Any]] = {}
         """Outcomes that were decided and are not acknowledged: reported if the claim ends first."""
 
@@ -345,24 +348,26 @@ class Attempts:
             if known:  # else timed out or cancelled before: nothing outside depends on it
                 owner.guarded(run_id, self._record_bare, call, kind, value, ask)
 
-        sent = decode_arguments(ask.stored)
         call: Call
         if isinstance(ask, ChunkAsked):
-            items: Any = sent["items"]
+            items: Any = decode_arguments(ask.stored)["items"]
             call = ChunkCall(
                 items, ask.concurrency, owner.threads, arguments={}, ended=ended, **common
             )
         else:
-            call = Call(arguments=sent, ended=ended, **common)
+            call = Call(arguments=unshared(ask), ended=ended, **common)
         self._add(call)
-        loop = asyncio.get_running_loop()
-        call.timeout_handle = loop.call_later(
-            ask.definition.timeout_ms / 1000, self._bare_timed_out, call, ask
-        )
-        call.start(loop, owner.threads)
+        self._bare[call] = ask
+        call.start(asyncio.get_running_loop(), owner.threads)
+
+    def sweep(self) -> None:
+        """End bare attempts behind their deadline. A timer for each would cost every step."""
+        now_ms = self.owner.clock.boot_ms()
+        late = [call for call in self._bare if call.deadline_boot_ms <= now_ms]
+        for call in late:
+            self._bare_timed_out(call, self._bare[call])
 
     def _bare_timed_out(self, call: Call, ask: StepAsked | ChunkAsked) -> None:
-        call.timeout_handle = None
         if call.ended_boot_ms is not None or self.owner.ended:
             return
         seconds = call.definition.timeout_ms / 1000
@@ -436,6 +441,7 @@ class Attempts:
         if self.calls.get((call.run_id, call.slot, call.attempt)) is not call:
             return
         del self.calls[call.run_id, call.slot, call.attempt]
+        self._bare.pop(call, None)
         left = self._per_run[call.run_id] - 1
         if left:
             self._per_run[call.run_id] = left
@@ -476,6 +482,14 @@ def read_arguments(definition: StepDef, arguments: tuple[Argument, ...]) -> dict
     except RefoldError:
         types = definition.parameter_types
         return {a.name: decode_value_as(a.value, types.get(a.name)) for a in arguments}
+
+
+def unshared(ask: StepAsked) -> dict[str, object]:
+    """The arguments of a step to be called now, none of them an object that run code may change."""
+    return {
+        a.name: value if type(value := ask.arguments[a.name]) in SCALARS else decode_value(a.value)
+        for a in ask.stored
+    }
 
 
 def decode_arguments(arguments: tuple[Argument, ...]) -> dict[str, object]:

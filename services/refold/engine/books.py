@@ -84,6 +84,7 @@ class Books:
         # A claim's time is not checked before it stands: one by a clock that was years ahead must
         # not take ours along.
         self._time_last_ms = log_clock.bounded_ms(fold.position.time_last_ms)
+        self._wall_seen_ms = -1
         self._unacked: dict[str, Unacked] = {}
         self._to_pack: dict[str, None] = {}
         self._batch_size_max = batch_size_max
@@ -98,7 +99,10 @@ class Books:
 
     def now_ms(self) -> int:
         """The owner's wall clock, within bounds, and never behind an event that is in the log."""
-        self._time_last_ms = max(self._time_last_ms, self.log_clock.wall_ms())
+        wall_ms = self.log_clock.read_ms()
+        if wall_ms != self._wall_seen_ms:  # several steps share a millisecond
+            self._wall_seen_ms = wall_ms
+            self._time_last_ms = max(self._time_last_ms, self.log_clock.wall_ms())
         return self._time_last_ms
 
     def commit(

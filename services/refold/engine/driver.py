@@ -162,8 +162,11 @@ class Driver:
             value_bytes_max=owner.settings.value_bytes_max,
         )
         actor.session = session
-        with owner.running(run_id):
+        owner.running(run_id)
+        try:
             asks = session.start()
+        finally:
+            owner.running(None)
         diverged = next((a for a in asks if isinstance(a, Diverged)), None)
         if state.parked is not None and diverged is None:
             owner.books.commit(
@@ -189,8 +192,11 @@ class Driver:
             task.cancel()
         if actor.session is not None:
             session, actor.session = actor.session, None
-            with self.owner.running(run_id):
+            self.owner.running(run_id)
+            try:
                 session.close()
+            finally:
+                self.owner.running(None)
             if session.swallowed_teardown:
                 self.owner.warn(
                     "R018",
@@ -387,8 +393,11 @@ class Driver:
             # releases its acquisitions does not wait for what its code waited for.
             return
         actor.idle_since_ms = None
-        with owner.running(run_id):
+        owner.running(run_id)
+        try:
             asks = session.deliver(slot, outcome)
+        finally:
+            owner.running(None)
         self.process(actor, asks)
 
     def waits_for_log(self, state: RunState) -> bool:
@@ -417,8 +426,11 @@ class Driver:
         actor = self.actor(run_id)
         if actor.session is not None:
             session, actor.session = actor.session, None
-            with owner.running(run_id):
+            owner.running(run_id)
+            try:
                 session.close()
+            finally:
+                owner.running(None)
         owner.attempts.cancel_bare(run_id)
         self.cancelling(actor)
 
@@ -453,8 +465,11 @@ class Driver:
             value_bytes_max=owner.settings.value_bytes_max,
         )
         actor.session = session
-        with owner.running(run_id):
+        owner.running(run_id)
+        try:
             asks = session.start()
+        finally:
+            owner.running(None)
         self.process(actor, asks)
 
     # ---- idle runs

@@ -47,6 +47,10 @@ class LogClock:
         """`at_ms`, or the latest time that an event may have now."""
         return min(at_ms, self.latest_ms(self._clock.boot_ms()) + self._skew_max_ms)
 
+    def read_ms(self) -> int:
+        """Our wall clock as it is."""
+        return self._clock.wall_ms()
+
     def wall_ms(self) -> int:
         """Our wall clock, but never further off the log's than a claim allows it to be."""
         low = self.earliest_ms(self._clock.boot_ms()) - self._skew_max_ms

@@ -2,9 +2,8 @@
 
 import asyncio
 import traceback
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Executor
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -254,6 +253,7 @@ class PartitionOwner:
         since_s = 0.0
         while not self.ended:
             await asyncio.sleep(every_s)
+            self.attempts.sweep()
             if self.tail.quiet:
                 await self.tail.look()
             since_s += every_s
@@ -489,14 +489,9 @@ class PartitionOwner:
         if hasattr(self, "tail"):
             self.tail.end(why)
 
-    @contextmanager
-    def running(self, run_id: str) -> Iterator[None]:
-        """Names the run whose code is running, for the watchdog."""
+    def running(self, run_id: str | None) -> None:
+        """Name the run whose code is running, for the watchdog; None: nobody's."""
         self._on_running(run_id)
-        try:
-            yield
-        finally:
-            self._on_running(None)
 
     # ---- what others may see: durable state only
 
