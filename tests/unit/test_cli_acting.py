@@ -257,6 +257,19 @@ def test_run_decides_a_queued_retry_before_it_gives_the_outcome_of_a_failed_run(
     assert answered(capsys, *run("declined"))["result"] == {"id": "charge-declined"}
 
 
+def test_run_and_why_write_times_in_one_zone_if_it_is_set(
+    capsys: Capture, broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REFOLD_TIME_ZONE", "Pacific/Auckland")
+    said = answered(capsys, *run("silent"), code=3)["sentence"]
+    assert answered(capsys, "why", "r1")["sentence"] == said
+    assert main([*run("silent"), "--log", URL]) == 3
+    assert capsys.readouterr().err.count("times in Pacific/Auckland") == 1
+    monkeypatch.delenv("REFOLD_TIME_ZONE")
+    assert main([*run("silent"), "--log", URL]) == 3
+    assert "times in Asia/Tokyo" in capsys.readouterr().err
+
+
 # ---- the others
 
 

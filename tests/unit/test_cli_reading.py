@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from typing import Any
 
 import pytest
@@ -147,7 +148,34 @@ def test_times_are_written_in_the_zone_that_was_asked_for(
 
 def test_a_time_zone_that_does_not_exist_is_refused(capsys: Capture, writer: Writer) -> None:
     error = refused(capsys, "boundary", "r1", "--time-zone", "Mars/Olympus", code=2)
-    assert "there is no time zone 'Mars/Olympus'" in error
+    assert "--time-zone: there is no time zone 'Mars/Olympus'" in error
+    assert "REFOLD_TIME_ZONE" not in error
+
+
+@pytest.mark.parametrize(
+    ("option", "known"), [("--needs", "time, person, code"), ("--status", "in_doubt")]
+)
+def test_a_word_that_could_only_find_nothing_is_refused(
+    capsys: Capture, writer: Writer, option: str, known: str
+) -> None:
+    error = refused(capsys, "runs", option, "foo", code=2)
+    assert f"{option} foo: there is no such one; it is one of " in error
+    assert known in error
+
+
+def test_what_happened_within_the_hour_has_its_seconds_and_the_zone_is_said_once(
+    capsys: Capture, broker: MemoryBroker
+) -> None:
+    now = Writer(broker, at_ms=time.time_ns() // 1_000_000 - 5_000)
+    now.claim()
+    now.write("r1", *started(), done("load#1"), intended("charge#1"))
+    out = told(capsys, "boundary", "r1", "--time-zone", "Asia/Tokyo")
+    assert re.search(r"done +\d\d:\d\d:\d\d +load#1", out)
+    assert re.search(r"in doubt since \d\d:\d\d[,.]", out), "the sentence is fixed"
+    assert out.count("times in Asia/Tokyo") == 1
+    assert re.search(r"was intended at \d\d:\d\d:\d\d under", told(capsys, "why", "r1"))
+    assert told(capsys, "why", "r1").count("Times in UTC") == 1
+    assert "CHANGED (UTC)" in told(capsys, "runs")
 
 
 def test_the_boundary_for_people_names_every_step(capsys: Capture, writer: Writer) -> None:
@@ -298,7 +326,7 @@ def test_the_history_has_a_line_for_each_record_and_marks_what_does_not_count(
     writer.claim("worker-2")
     writer.write("r1", acted("charge#1", {"ok": True}))
     lines = told(capsys, "history", "r1").splitlines()
-    assert lines[0] == "2026-08-01"
+    assert lines[0] == "2026-08-01, times in UTC"
     assert [line.split()[0] for line in lines[1:]] == ["1", "2", "3", "4", "5"]
     assert "12:00:01.000  010101  RunStarted" in lines[1]
     assert 'shop version 1 by test, input {"id":"o1"}' in lines[1]

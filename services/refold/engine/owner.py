@@ -87,7 +87,7 @@ class PartitionOwner:
         self.clock, self.entropy, self.settings = clock, entropy, settings
         self.reporter, self.threads, self.lookup_threads = reporter, threads, lookup_threads
         self.namespace = log.facts.namespace
-        self.zone = ZoneInfo(app.time_zone)
+        self.zone = ZoneInfo(settings.time_zone or app.time_zone)
         self.claimed_boot_ms = 0
         self.ended = False
         self.why: ClaimEnded | None = None

@@ -43,3 +43,5 @@ class WorkerSettings:
     """A run that was open at this many with no outcome between is parked."""
     stall_ms: int = 1_000
     format_level: int = 1
+    time_zone: str = ""
+    """The zone of the times that people are told, an IANA name; empty: the app's."""

@@ -24,9 +24,12 @@ def log_url(given: str | None = None) -> str:
     return given or os.environ.get("REFOLD_LOG", "").strip() or LOG_DEFAULT
 
 
-def time_zone(given: str | None = None) -> str:
-    """The IANA name of the zone that people read: as given, `REFOLD_TIME_ZONE`, else UTC."""
-    return given or os.environ.get("REFOLD_TIME_ZONE", "").strip() or TIME_ZONE_DEFAULT
+def time_zone(given: str | None = None, *, default: str = TIME_ZONE_DEFAULT) -> str:
+    """The IANA name of the zone that people read: as given, `REFOLD_TIME_ZONE`, else `default`.
+
+    Where there is an app, its zone is the default.
+    """
+    return given or os.environ.get("REFOLD_TIME_ZONE", "").strip() or default
 
 
 def load_settings() -> "Settings":

@@ -1,13 +1,13 @@
 """The commands that ask for something: start, resolve, retry and cancel. A worker decides them."""
 
 import uuid
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from refold_tools.cli.asking import ask
-from refold_tools.cli.inputs import read_json
+from refold_tools.cli.inputs import read_json, zone_of
 from refold_tools.cli.options import (
     ByOption,
     JsonOption,
@@ -83,7 +83,7 @@ def start(
         if not as_json:
             say(f"started {handle.run_id}", error=True)
         await handle.wait()
-        return finish(await outcome_of(client, handle.run_id, UTC), as_json=as_json)
+        return finish(await outcome_of(client, handle.run_id, zone_of()), as_json=as_json)
 
     return ask(log, work)
 
@@ -214,7 +214,8 @@ async def _accepted(client: "Client", run_id: str, said: str, *, as_json: bool) 
     from refold_tools.cli.output import print_json, say
 
     seen = await client.boundary(run_id)
-    words = sentence(seen, UTC, datetime.now(UTC).date())
+    zone = zone_of()
+    words = sentence(seen, zone, datetime.now(zone).date())
     if as_json:
         print_json({"run_id": run_id, "status": seen.status, "sentence": words})
     else:

@@ -1,6 +1,7 @@
 """The commands that read: runs, boundary, history and why. They need no worker."""
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,11 +35,27 @@ def ask(log: str | None, work: "Callable[[Client], Coroutine[Any, Any, int]]") -
     return asyncio.run(main())
 
 
-def zone_named(given: str | None) -> tzinfo:
-    """The zone of the option, the environment, or UTC."""
-    from refold.settings import time_zone
+def now() -> int:
+    """The wall clock, in milliseconds."""
+    return time.time_ns() // 1_000_000
 
-    return zone_of(time_zone(given))
+
+STATUSES = (
+    *("running", "waiting", "in_doubt", "diverged", "blocked", "cancelling"),
+    *("completed", "failed", "cancelled"),
+)
+NEEDS = ("time", "person", "code")
+
+
+def _check_one_of(option: str, given: str, known: tuple[str, ...]) -> None:
+    """Raise UsageRefused for a word that would only ever find nothing."""
+    from refold_schemas.errors.cli import UsageRefused
+
+    if given not in known:
+        raise UsageRefused(
+            f"{option} {given}: there is no such one; it is one of {', '.join(known)}",
+            "refold runs",
+        )
 
 
 def runs(
@@ -60,10 +77,14 @@ def runs(
     as_json: JsonOption = False,
 ) -> int:
     """List runs and what they wait for, the most recently changed first."""
-    zone = zone_named(time_zone)
+    zone = zone_of(time_zone)
+    for one in status or ():
+        _check_one_of("--status", one, STATUSES)
+    if needs is not None:
+        _check_one_of("--needs", needs, NEEDS)
 
     async def work(client: "Client") -> int:
-        from refold_projections.fold import moment
+        from refold_projections.fold import moment_near
         from refold_tools.cli.output import STATUS_STYLES, print_json, say, table
         from refold_tools.cli.plain import iso
         from refold_tools.cli.words import short
@@ -95,16 +116,16 @@ def runs(
         if not found:
             say("no runs" if not (status or needs or name) else "no such runs")
             return 0
-        today = datetime.now(zone).date()
+        now_ms = now()
         table(
-            ["RUN_ID", "RUN", "STATUS", "NEEDS", "CHANGED", "REASON"],
+            ["RUN_ID", "RUN", "STATUS", "NEEDS", f"CHANGED ({zone})", "REASON"],
             (
                 [
                     one.run_id,
                     f"{one.run} {one.version}",
                     one.status,
                     one.needs or "",
-                    moment(one.changed_ms, zone, today),
+                    moment_near(one.changed_ms, zone, now_ms),
                     short(one.reason or ""),
                 ]
                 for one in shown
@@ -125,10 +146,10 @@ def boundary(
     as_json: JsonOption = False,
 ) -> int:
     """Say what is done, under way, in doubt, failed and remaining of a run. Needs no worker."""
-    zone = zone_named(time_zone)
+    zone = zone_of(time_zone)
 
     async def work(client: "Client") -> int:
-        from refold_projections.fold import moment, sentence
+        from refold_projections.fold import moment_near, sentence
         from refold_tools.cli.output import STATUS_STYLES, print_json, say
         from refold_tools.cli.plain import boundary_json
 
@@ -138,29 +159,29 @@ def boundary(
         if as_json:
             print_json(boundary_json(seen.boundary, seen.partition, seen.offset, zone, said))
             return 0
-        bound = seen.boundary
+        bound, now_ms = seen.boundary, now()
         say(said[:1].upper() + said[1:] + ".", STATUS_STYLES.get(bound.status, ""))
         needs = f", needs {bound.needs}" if bound.needs else ""
         say(
             f"{bound.run_id}: {bound.run} version {bound.version}, {bound.status}{needs}, "
-            f"partition {seen.partition} up to offset {seen.offset}",
+            f"partition {seen.partition} up to offset {seen.offset}, times in {zone}",
             "dim",
         )
         for one in bound.done:
-            say(f"  done       {moment(one.at_ms, zone, today)}  {one.slot}", "green")
+            say(f"  done       {moment_near(one.at_ms, zone, now_ms)}  {one.slot}", "green")
         for kind, style, entries in (
             ("under way", "cyan", bound.under_way),
             ("in doubt", "yellow", bound.in_doubt),
         ):
             for entry in entries:
                 say(
-                    f"  {kind:<9}  {moment(entry.since_ms, zone, today)}  {entry.slot}  "
+                    f"  {kind:<9}  {moment_near(entry.since_ms, zone, now_ms)}  {entry.slot}  "
                     f"attempt {entry.attempt}, {entry.policy}, key {entry.effect_key}",
                     style,
                 )
         for failure in bound.failed:
             say(
-                f"  failed     {moment(failure.at_ms, zone, today)}  {failure.slot}  "
+                f"  failed     {moment_near(failure.at_ms, zone, now_ms)}  {failure.slot}  "
                 f"{failure.error}",
                 "bold red",
             )
@@ -184,7 +205,7 @@ def history(
 
     The columns: offset, time, claim, event, slot, what it says.
     """
-    zone = zone_named(time_zone)
+    zone = zone_of(time_zone)
 
     async def work(client: "Client") -> int:
         from refold_schemas.errors.cli import RunUnknown
@@ -242,8 +263,9 @@ def _history_lines(records: "list[HistoryRecord]", zone: tzinfo) -> None:
     for record, words in zip(records, lines, strict=True):
         at = datetime.fromtimestamp(record.at_ms / 1000, UTC).astimezone(zone)
         if at.date() != day:
+            said = f"{at:%Y-%m-%d}" if day else f"{at:%Y-%m-%d}, times in {zone}"
             day = at.date()
-            say(f"{day:%Y-%m-%d}", "bold")
+            say(said, "bold")
         event = words.event if words else "undecodable"
         slot, what = (words.slot, words.what) if words else ("", record.problem or "")
         skipped = f"  [skipped: {record.why_skipped}]" if not record.counted else ""
@@ -281,7 +303,7 @@ def why(
     as_json: JsonOption = False,
 ) -> int:
     """Explain a run: what is known, since when, on what evidence, and what moves it next."""
-    zone = zone_named(time_zone)
+    zone = zone_of(time_zone)
 
     async def work(client: "Client") -> int:
         from refold_projections.fold import sentence
@@ -293,7 +315,7 @@ def why(
         seen = await client.boundary_at(run_id)
         today = datetime.now(zone).date()
         said = sentence(seen.boundary, zone, today)
-        scene = Scene(seen.owner, seen.owner_lives, seen.released, zone, today, orders)
+        scene = Scene(seen.owner, seen.owner_lives, seen.released, zone, now(), orders)
         explained = explain(seen.boundary, seen.state, said, scene)
         if as_json:
             print_json(
@@ -308,7 +330,7 @@ def why(
                 }
             )
             return 0
-        say(explained.text)
+        say(f"{explained.text} (Times in {zone}.)")
         if explained.commands:
             say("")
             for command in explained.commands:

@@ -1,5 +1,6 @@
 """How a run stands when a command stops waiting for it: what is printed, and the exit code."""
 
+import time
 from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -42,7 +43,9 @@ async def outcome_of(
     elif interrupted:
         error = RunInterrupted(run_id, said)
     else:
-        scene = Scene(seen.owner, seen.owner_lives, seen.released, zone, today)
+        scene = Scene(
+            seen.owner, seen.owner_lives, seen.released, zone, time.time_ns() // 1_000_000
+        )
         explained = explain(seen.boundary, seen.state, said, scene)
         error = RunStopped(run_id, said, explained.next)
     return Outcome(run_id, status, said, None, error)

@@ -39,7 +39,7 @@ def worker(target: AppArgument, log: LogOption = None, as_json: JsonOption = Fal
 
 async def _serve(app: "App", url: str, *, as_json: bool) -> int:
     from refold.log import open_log
-    from refold.worker import Worker, tune_process
+    from refold.worker import Worker, WorkerSettings, tune_process
     from refold_tools.cli.output import print_json, say
     from refold_tools.cli.signals import stop_on_signals
     from refold_tools.cli.telling import event_teller
@@ -48,11 +48,14 @@ async def _serve(app: "App", url: str, *, as_json: bool) -> int:
     await log.open(create=False)
     tune_process()
     try:
-        tell = event_teller(zone_of(app.time_zone), as_json=as_json, error=False)
-        hosting = Worker(app, log, on_event=tell)
+        zone = zone_of(app=app)
+        tell = event_teller(zone, as_json=as_json, error=False)
+        settings = WorkerSettings(time_zone=str(zone))
+        hosting = Worker(app, log, on_event=tell, settings=settings)
         if not as_json:
             versions = ", ".join(app.versions) or "no run functions"
-            say(f"serving {log.facts.namespace} in {log.url} with app {app.name}: {versions}")
+            served = f"{log.facts.namespace} in {log.url} with app {app.name}: {versions}"
+            say(f"serving {served}; times in {zone}")
         with stop_on_signals(hosting.stop):
             await hosting.run()
         if as_json:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from refold_schemas.errors.base import RefoldError
-from refold_schemas.errors.cli import AppUnusable, InputUnreadable, SettingInvalid
+from refold_schemas.errors.cli import AppUnusable, InputUnreadable, SettingInvalid, UsageRefused
 from refold_tools.cli.failures import shown_path
 
 if TYPE_CHECKING:
@@ -51,8 +51,14 @@ def _refuse_constant(text: str) -> object:
     raise ValueError(f"{text} is no JSON number")
 
 
-def zone_of(name: str) -> tzinfo:
-    """The time zone of that IANA name. Raises SettingInvalid."""
+def zone_of(given: str | None = None, *, app: "App | None" = None) -> tzinfo:
+    """The zone of an option, else of `REFOLD_TIME_ZONE`, else the app's where there is one, or UTC.
+
+    Raises UsageRefused for the option, SettingInvalid for the variable.
+    """
+    from refold.settings import TIME_ZONE_DEFAULT, time_zone
+
+    name = time_zone(given, default=TIME_ZONE_DEFAULT if app is None else app.time_zone)
     if name == "UTC":
         return UTC
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -60,9 +66,10 @@ def zone_of(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise SettingInvalid(
-            "REFOLD_TIME_ZONE", f"there is no time zone {name!r} on this machine"
-        ) from error
+        problem = f"there is no time zone {name!r} on this machine"
+        if given:
+            raise UsageRefused(f"--time-zone: {problem}", "refold") from error
+        raise SettingInvalid("REFOLD_TIME_ZONE", problem) from error
 
 
 def load_app(target: str) -> "App":

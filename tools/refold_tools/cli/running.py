@@ -87,7 +87,7 @@ class _Run:
         self.as_json = as_json
         self.data, self.value = data, encode_value(data, path="input")
         self.typed = definition.read_input(self.value)
-        self.zone: tzinfo = zone_of(app.time_zone)
+        self.zone: tzinfo = zone_of(app=app)
         self.stopping = asyncio.Event()
         self.claimed_at: float | None = None
         self.busy_at = 0.0
@@ -113,7 +113,7 @@ class _Run:
                         return await outcome_of(client, self.run_id, self.zone)
                     await self._say_boundary(client)
                 elif not self.as_json:
-                    say(f"starting {self.run_id}", "bold", error=True)
+                    say(f"starting {self.run_id}, times in {self.zone}", "bold", error=True)
                 await self._work(client, exists=state is not None)
                 interrupted = self.stopping.is_set()
                 return await outcome_of(client, self.run_id, self.zone, interrupted=interrupted)
@@ -146,9 +146,10 @@ class _Run:
         today = datetime.now(self.zone).date()
         said = sentence(seen, self.zone, today)
         say(f"resuming {self.run_id}: {said}", "bold", error=self.as_json)
+        say(f"times in {self.zone}", "dim", error=True)
 
     async def _work(self, client: "Client", *, exists: bool) -> None:
-        from refold.worker import Worker
+        from refold.worker import Worker, WorkerSettings
         from refold_tools.cli.signals import stop_on_signals
         from refold_tools.cli.telling import event_teller
 
@@ -161,7 +162,8 @@ class _Run:
                 tell(event)
 
         partition = client.partition_of(self.run_id)
-        worker = Worker(self.app, client.log, on_event=on_event)
+        settings = WorkerSettings(time_zone=str(self.zone))
+        worker = Worker(self.app, client.log, on_event=on_event, settings=settings)
         with stop_on_signals(self.stopping.set):
             serving = asyncio.create_task(worker.run(), name="worker")
             following = asyncio.create_task(

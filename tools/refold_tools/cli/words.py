@@ -3,7 +3,7 @@
 from datetime import date, tzinfo
 from typing import NamedTuple
 
-from refold_projections.fold import FOR_A_PERSON, Boundary, RunState, Slot, moment
+from refold_projections.fold import FOR_A_PERSON, Boundary, RunState, Slot, moment, moment_near
 from refold_projections.fold.boundary import OpenStep
 from refold_projections.fold.state import UNSETTLED
 from refold_schemas.errors.base import told
@@ -182,7 +182,7 @@ class Scene(NamedTuple):
     owner_lives: bool | None
     released: bool
     zone: tzinfo
-    today: date
+    now_ms: int
     orders: tuple[str, ...] = ()
     refold: str = "refold"
 
@@ -196,10 +196,11 @@ def explain(seen: Boundary, state: RunState, sentence: str, scene: Scene) -> Exp
     for entry in seen.under_way:
         slot = state.slots[entry.slot]
         attempt = next(a for a in slot.attempts if a.number == entry.attempt)
-        deadline = moment(entry.since_ms + attempt.timeout_ms, scene.zone, scene.today)
+        deadline = moment_near(entry.since_ms + attempt.timeout_ms, scene.zone, scene.now_ms)
+        since = moment_near(entry.since_ms, scene.zone, scene.now_ms)
         said.append(
             f"{entry.slot}, attempt {entry.attempt}, is being executed by {scene.owner} since "
-            f"{moment(entry.since_ms, scene.zone, scene.today)}; if it has not ended by {deadline} "
+            f"{since}; if it has not ended by {deadline} "
             f"it will be in doubt and its policy ({entry.policy}) decides."
         )
     _by_status(seen, state, scene, said, commands)
@@ -252,7 +253,7 @@ def _doubt(
     commands: list[str],
 ) -> None:
     attempt = next(a for a in slot.attempts if a.number == entry.attempt)
-    since = moment(entry.since_ms, scene.zone, scene.today)
+    since = moment_near(entry.since_ms, scene.zone, scene.now_ms)
     reason = entry.reason or "the process that ran it ended before an outcome was recorded"
     others = sum(1 for a in slot.attempts if a.status in UNSETTLED) - 1
     said.append(
@@ -289,7 +290,7 @@ def _by_status(
     seen: Boundary, state: RunState, scene: Scene, said: list[str], commands: list[str]
 ) -> None:
     run_id = quoted(seen.run_id)
-    at = moment(state.changed_ms, scene.zone, scene.today)
+    at = moment_near(state.changed_ms, scene.zone, scene.now_ms)
     match seen.status:
         case "completed":
             said.append(f"It completed at {at}; nothing is left to do.")
@@ -309,7 +310,7 @@ def _by_status(
             said.append("No live worker can continue it as it is.")
             commands.append(f"{scene.refold} retry {run_id}")
         case "waiting" if seen.wakes_ms is not None:
-            wakes = moment(seen.wakes_ms, scene.zone, scene.today)
+            wakes = moment_near(seen.wakes_ms, scene.zone, scene.now_ms)
             said.append(f"It waits for a timer and goes on by itself at {wakes}.")
         case "cancelling":
             said.append(
@@ -322,7 +323,7 @@ def _by_status(
             said.append(f"{doing}; the last record of it is of {at}.")
         case _:
             if seen.wakes_ms is not None:
-                wakes = moment(seen.wakes_ms, scene.zone, scene.today)
+                wakes = moment_near(seen.wakes_ms, scene.zone, scene.now_ms)
                 said.append(f"The next timer of it is due at {wakes}.")
 
 
