@@ -294,6 +294,8 @@ def _resolved(state: RunState, event: StepResolved, stamp: Stamp) -> RunState:
 
 def _reported(state: RunState, event: AttemptReported, stamp: Stamp) -> RunState:
     """Evidence is a set per attempt; the header's claim and n name the intent."""
+    if event.outcome not in ("completed", "failed", "never_started"):
+        return state
     slot = state.slots.get(event.slot)
     name = (stamp.claim_id, stamp.n)
     known = slot is not None and any((a.claim_id, a.n) == name for a in slot.attempts)

@@ -8,7 +8,12 @@ from refold_projections.fold.position import Position, Verdict, judge
 from refold_projections.fold.state import Parked, RunState, Stamp
 from refold_schemas.codec import KIND_REPORT, Codec, RecordHeader
 from refold_schemas.errors import HeaderUnreadable, UndecodableRecord
-from refold_schemas.events import Event, PartitionClaimed, PartitionReleased
+from refold_schemas.events import (
+    AttemptReported,
+    Event,
+    PartitionClaimed,
+    PartitionReleased,
+)
 from refold_schemas.events.types import RunEvent
 from refold_schemas.values import Value
 
@@ -176,6 +181,8 @@ class PartitionFold:
                 )
                 self.marks[run_id] = Mark(record.offset, header.claim_id, header.n)
             return
+        if is_report(header) != isinstance(event, AttemptReported):
+            return  # no writer of ours makes it: it says nothing, to no reader
         after = evolve(state, run_id, _run_event(event), stamp_of(header, record, self.facts))
         if after is not None:
             self.touched[run_id] = None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from refold.app.definitions import StepDef
 from refold.engine import decide, waits
 from refold.engine.books import DecisionTooLarge
-from refold.engine.calls import Call, ChunkCall
+from refold.engine.calls import LOOKED, NO_INTENT, Call, ChunkCall
 from refold.engine.decide import NoIntent, StepTerms
 from refold.engine.model_use import read_model_use
 from refold.engine.session import ChunkAsked, StepAsked
@@ -40,7 +40,6 @@ CONTAINERS = (dict, list, tuple, set, frozenset, str, bytes)
 SCALARS = frozenset({int, str, float, bool, bytes, type(None)})
 CANCEL_S = 0.1
 """How long a cancelled coroutine may take to end before it counts as one that runs on."""
-NO_INTENT = -1
 
 
 _SHORT = reprlib.Repr()
@@ -168,8 +167,8 @@ class Attempts:
     def _intent_timed_out(self, call: Call) -> None:
         """No answer in time is no failure: nobody knows whether the far system acted."""
         call.timeout_handle = None
-        if call.ended_boot_ms is not None:
-            return
+        if call.ended_boot_ms is not None or call.expire():
+            return  # it still waited for a thread: certainly never started
         if not self.owner.ended and self._is_open(call):
             self._doubt(call, f"no answer within {call.definition.timeout_ms / 1000:g} s")
         call.cancel()
@@ -363,7 +362,9 @@ class Attempts:
     def sweep(self) -> None:
         """End bare attempts behind their deadline. A timer for each would cost every step."""
         now_ms = self.owner.clock.boot_ms()
-        late = [call for call in self._bare if call.deadline_boot_ms <= now_ms]
+        late = [
+            call for call in self._bare if call.deadline_boot_ms <= now_ms and call.state == LOOKED
+        ]
         for call in late:
             self._bare_timed_out(call, self._bare[call])
 

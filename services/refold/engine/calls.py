@@ -17,6 +17,20 @@ READY, LOOKED, BARRED = "ready", "looked", "barred"
 _EXPIRED = object()
 
 
+NO_INTENT = -1
+"""The n of a call without an intent."""
+EXITS = (SystemExit, KeyboardInterrupt)
+
+
+class _Raised:
+    """An exception carried as a value, where raising it would end more than the step."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
 class Call:
     """An attempt whose intent is (or, without one, need not be) durable.
 
@@ -47,6 +61,7 @@ class Call:
         "state",
         "task",
         "timeout_handle",
+        "timeout_ms",
     )
 
     def __init__(
@@ -68,6 +83,7 @@ class Call:
         self.claim_id, self.n, self.effect_key = claim_id, n, effect_key
         self.definition, self.arguments = definition, arguments
         self.clock, self.ended = clock, ended
+        self.timeout_ms = timeout_ms
         self.deadline_boot_ms = clock.boot_ms() + timeout_ms
         self.deadline_wall_ms = clock.wall_ms() + timeout_ms
         self.state = READY
@@ -83,7 +99,14 @@ class Call:
     # ---- the one atomic state
 
     def look(self) -> bool:
-        """The last look before the effect: deadline on both clocks, and not barred."""
+        """The last look before the effect: deadline on both clocks, and not barred.
+
+        Without an intent nothing counts on a deadline: it is counted from here, not from when the
+        call began to wait for a thread.
+        """
+        if self.n == NO_INTENT:
+            self.deadline_boot_ms = self.clock.boot_ms() + self.timeout_ms
+            self.deadline_wall_ms = self.clock.wall_ms() + self.timeout_ms
         late = (
             self.clock.boot_ms() >= self.deadline_boot_ms
             or self.clock.wall_ms() >= self.deadline_wall_ms
@@ -93,6 +116,13 @@ class Call:
     def bar(self) -> bool:
         """Keep the call from ever starting. False if it has looked already."""
         return self._move(BARRED)
+
+    def expire(self) -> bool:
+        """End a call that has not looked: it never started. False if it has looked."""
+        barred = self.bar()
+        if barred:
+            self._end("expired", None)
+        return barred
 
     def _move(self, to: str) -> bool:
         if self._lock is None:
@@ -142,7 +172,10 @@ class Call:
         # The look belongs to the task's own turn: the process may stop for long before it comes.
         if not self.look():
             return _EXPIRED
-        return await self._run()
+        try:
+            return await self._run()
+        except EXITS as error:  # out of a task they would end the process, not the step
+            return _Raised(error)
 
     async def _run(self) -> Any:
         result = self.definition.invoke(self.effect(), self.arguments)
@@ -174,6 +207,8 @@ class Call:
             result = task.result()
             if result is _EXPIRED:
                 self._end("expired", None)
+            elif type(result) is _Raised:
+                self._end("raised", result.error)
             else:
                 self._end("returned", result)
         else:
@@ -211,26 +246,39 @@ class ChunkCall(Call):
         threads: Executor | None,
         **call: Any,
     ) -> None:
-        super().__init__(**call)
+        waves = max(1, -(-len(items) // concurrency))  # the timeout is that of one item
+        super().__init__(**{**call, "timeout_ms": call["timeout_ms"] * waves})
         self.items, self.concurrency, self.threads = items, concurrency, threads
         self.in_thread = False
 
-    async def _run(self) -> list[Any]:
+    async def _run(self) -> Any:
         gate = asyncio.Semaphore(self.concurrency)
         loop = asyncio.get_running_loop()
+
+        item_s = self.definition.timeout_ms / 1000
+
+        def in_thread(item: dict[str, object]) -> Any:
+            try:
+                return self.definition.invoke(self.effect(), item)
+            except BaseException as error:  # a thread's future loses some of them
+                return _Raised(error)
 
         async def one(item: dict[str, object]) -> Any:
             async with gate:
                 if not self.definition.is_async:
-                    return await loop.run_in_executor(
-                        self.threads, self.definition.invoke, self.effect(), item
-                    )
-                result = self.definition.invoke(self.effect(), item)
-                return await result if inspect.isawaitable(result) else result
+                    return await loop.run_in_executor(self.threads, in_thread, item)
+                try:
+                    async with asyncio.timeout(item_s):
+                        result = self.definition.invoke(self.effect(), item)
+                        return await result if inspect.isawaitable(result) else result
+                except EXITS as error:
+                    return _Raised(error)
 
         tasks = [loop.create_task(one(item)) for item in self.items]
         try:
-            return list(await asyncio.gather(*tasks))
+            results = await asyncio.gather(*tasks)
         finally:
             for task in tasks:
                 task.cancel()
+        raised = next((result for result in results if type(result) is _Raised), None)
+        return results if raised is None else raised

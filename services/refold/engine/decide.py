@@ -64,13 +64,19 @@ class StepTerms(NamedTuple):
     key_ttl_ms: int | None
 
 
+DETAIL_MAX = 2_000
+ID_MAX = 1_000
+"""Characters of a sender's texts that a rejection repeats."""
+
+
 # ---- commands
 
 
 def rejected(command: Command, offset: int, reason: str, detail: str) -> Events:
-    """The one decision of a command that has nothing to say."""
+    """The one decision of a command that has nothing to say. It always fits: texts are cut."""
     name = type(command).__name__
-    return (CommandRejected(command.command_id, name, offset, reason, detail, None),)
+    told = detail[:DETAIL_MAX]
+    return (CommandRejected(command.command_id[:ID_MAX], name, offset, reason, told, None),)
 
 
 def start_run(

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from refold.engine.owner import PartitionOwner
 
 RAW_MAX = 1_024
+WHY_MAX = 10_000
 RETRY_S = 0.5
 WAIT_MS = 1_000
 
@@ -73,7 +75,8 @@ class Intake:
             misplaced = partition_for(run_id, owner.log.facts.partition_count) != owner.partition
         except RefoldError as error:
             raw = (record.value or b"")[:RAW_MAX]
-            rejection = CommandRejected("", "", record.offset, "undecodable", str(error), raw)
+            told = str(error)[: decide.DETAIL_MAX]
+            rejection = CommandRejected("", "", record.offset, "undecodable", told, raw)
             told = f"command at offset {record.offset}: {error}"
             owner.books.commit(
                 None,
@@ -88,8 +91,14 @@ class Intake:
                 "send commands keyed by run_id under murmur2"
             )
             events = decide.rejected(command, record.offset, "misplaced", detail)
+        elif (long := _too_long(command)) is not None:
+            events = decide.rejected(command, record.offset, "too_large", long)
         else:
-            events = self._decide(command, record)
+            try:
+                events = self._decide(command, record)
+            except Exception as error:  # a defect, or an input whose own code raises
+                detail = f"it could not be decided: {type(error).__name__}"
+                events = decide.rejected(command, record.offset, "input_invalid", detail)
         first = events[0]
         then: Callable[[], None] | None = None
         if isinstance(first, CommandRejected):
@@ -109,7 +118,7 @@ class Intake:
             owner.books.commit(run_id, events, command_next=record.offset + 1)
             owner.tell("rejected", run_id, f"{type(command).__name__}: too_large: {error}")
             return
-        self._follow_up(command, first)
+        owner.guarded(command.run_id, self._follow_up, command, first)
 
     @staticmethod
     def _run_id(command: Command) -> str:
@@ -211,3 +220,13 @@ def _type_words(steps: Mapping[str, StepDef], name: str) -> str:
         return ""
     returns = definition.returns
     return f" ({returns.__name__})" if isinstance(returns, type) else f" ({returns})"
+
+
+def _too_long(command: Command) -> str | None:
+    """Which text of a command is longer than a name, a sentence or an id ever is."""
+    for field in fields(command):
+        text = getattr(command, field.name)
+        limit = WHY_MAX if field.name == "why" else decide.ID_MAX
+        if isinstance(text, str) and len(text) > limit:
+            return f"its {field.name} has {len(text):,} characters, {limit:,} are allowed"
+    return None

@@ -29,7 +29,9 @@ class LogClock:
 
     def note(self, append_ms: int | None, sent_boot_ms: int) -> None:
         """A batch was acknowledged just now. The newest one gives the narrowest bounds."""
-        if append_ms is not None:
+        # A log on this machine goes by the clock that may have been set back: then the boot clock
+        # carries on from what was known before.
+        if append_ms is not None and append_ms >= self.earliest_ms(sent_boot_ms):
             self._append_ms, self._sent_boot_ms = append_ms, sent_boot_ms
             self._told_boot_ms = self._clock.boot_ms()
 

@@ -104,8 +104,9 @@ def next_move(state: RunState, slot: Slot, facts: Facts) -> Move:
         if failed and not facts.retries_left:
             return Move(Do.FAIL, failed[-1])
         fruitless = [a for a in slot.attempts if a.status in (ABSENT, NEVER_STARTED)]
-        if len(fruitless) > facts.repeats_max:
-            return Move(Do.BLOCK, reason=f"{len(fruitless)} attempts of {slot.name} had no effect")
+        absent = sum(a.status == ABSENT for a in fruitless)
+        if absent > facts.repeats_max:
+            return Move(Do.BLOCK, reason=f"{absent} attempts of {slot.name} had no effect")
         fresh = slot.fresh_key or facts.expired
         return Move(Do.ATTEMPT, fresh=fresh, wait_ms=_repeat_wait(fruitless, facts))
     if slot.escalated:

@@ -245,11 +245,14 @@ class Settling:
 
     async def _look_up(self, run_id: str, slot: Slot, definition: StepDef, move: Move) -> None:
         owner = self.owner
-        kind, value = await self.ask_far_system(definition, slot.effect_key)
-        actor = owner.driver.actors.get(run_id)
+        try:
+            kind, value = await self.ask_far_system(definition, slot.effect_key)
+        finally:
+            actor = owner.driver.actors.get(run_id)
+            if actor is not None and actor.lookups.get(slot.name) is asyncio.current_task():
+                del actor.lookups[slot.name]
         if owner.ended or actor is None:
             return
-        actor.lookups.pop(slot.name, None)
         owner.guarded(run_id, self._answered, run_id, slot, definition, move, kind, value)
 
     def _answered(
@@ -347,37 +350,41 @@ class Settling:
         owner.books.commit(run_id, events, at_ms=at_ms, then=said)
 
     async def ask_far_system(self, definition: StepDef, key: str) -> tuple[str, Any]:
-        """One lookup by our own key: found, absent, rejected, or no answer with what was seen."""
-        lookup = definition.lookup
-        assert lookup is not None
+        """One lookup by our own key: found, absent, rejected, or no answer with what was seen.
+
+        Whatever a lookup raises or returns says nothing about the effect unless it is an answer.
+        """
         timeout_s = self.owner.settings.lookup_timeout_ms / 1000
         limit = asyncio.timeout(timeout_s)
         task = asyncio.current_task()
         try:
             async with limit:
-                if inspect.iscoroutinefunction(lookup):
-                    answer = await lookup(key)
-                else:
-                    # Threads of their own: lookups that hang must not take those of the steps.
-                    loop = asyncio.get_running_loop()
-                    answer = await loop.run_in_executor(self.owner.lookup_threads, lookup, key)
-        except asyncio.CancelledError as error:
-            if task is not None and task.cancelling():
-                raise
-            return "none", describe(error)  # the lookup's own
-        except Exception as error:  # an exception of a lookup says nothing about the effect
+                return _meaning(await self._call_lookup(definition, key))
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise  # ours: the claim is over, or the slot has moved on
             if limit.expired():
                 return "none", f"no answer within {timeout_s:g} s"
             return "none", describe(error)
-        if isinstance(answer, Found):
-            return "found", answer.value
-        if isinstance(answer, Absent) or answer is Absent:
-            return "absent", None
-        if isinstance(answer, Rejected):
-            return "rejected", answer.error
-        if isinstance(answer, Pending) or answer is Pending:
-            return "none", "the far system is still at work on it"
-        return "none", f"it returned {type(answer).__name__}, which is no lookup answer"
+
+    async def _call_lookup(self, definition: StepDef, key: str) -> object:
+        lookup = definition.lookup
+        assert lookup is not None
+        if inspect.iscoroutinefunction(lookup):
+            return await lookup(key)
+
+        def in_thread() -> tuple[object, BaseException | None]:
+            try:
+                return lookup(key), None
+            except BaseException as error:  # a thread's future loses some of them
+                return None, error
+
+        # Threads of their own: lookups that hang must not take those of the steps.
+        loop = asyncio.get_running_loop()
+        answer, error = await loop.run_in_executor(self.owner.lookup_threads, in_thread)
+        if error is not None:
+            raise error
+        return await answer if inspect.isawaitable(answer) else answer
 
     # ---- proofs
 
@@ -410,3 +417,16 @@ class Settling:
             at_ms = owner.books.now_ms()
             event = decide.timer("proof", slot.name, at_ms + PROOF_AGAIN_MS, state.event_count + 1)
             owner.books.commit(run_id, (event,), at_ms=at_ms)
+
+
+def _meaning(answer: object) -> tuple[str, Any]:
+    """What an answer says; anything that is none is no answer."""
+    if isinstance(answer, Found):
+        return "found", answer.value
+    if isinstance(answer, Absent) or answer is Absent:
+        return "absent", None
+    if isinstance(answer, Rejected):
+        return "rejected", answer.error
+    if isinstance(answer, Pending) or answer is Pending:
+        return "none", "the far system is still at work on it"
+    return "none", f"it returned {type(answer).__name__}, which is no lookup answer"

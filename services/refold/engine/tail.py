@@ -234,6 +234,9 @@ class Tail:
             progress = True
             if verdict is Verdict.CLAIM and header is not None:
                 raise ClaimFenced(self.partition, self.claim_id, header.claim_id, record.offset)
+            if self.position.claim_broken:
+                told = "a record of this claim stands in the log that its owner did not write"
+                raise ClaimUnknown(self.partition, told)
             if verdict is Verdict.REPORT:
                 self._on_report(record)
         if not progress:  # only holes are left
