@@ -364,7 +364,7 @@ def test_a_registration_that_lacks_something(capsys: Capture, folder: Path, kind
     finally:
         sys.modules.pop("checked_app", None)
     assert "checked_app.py:" in error["message"]
-    assert said in error["message"]
+    assert said in f"{error['message']} {error['next']}"
 
 
 def test_an_app_that_does_not_import(capsys: Capture, folder: Path) -> None:
