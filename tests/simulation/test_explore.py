@@ -1,6 +1,7 @@
 """The crash explorer on a small app: every moment of every step, and what a policy makes of it."""
 
 import asyncio
+import inspect
 from collections import Counter
 from datetime import timedelta
 from typing import Any
@@ -185,7 +186,7 @@ def test_a_process_can_die_after_a_person_has_spoken() -> None:
 
 def test_the_app_is_left_as_it_was(explored: Exploration) -> None:
     definition = app.steps["reserve"]
-    assert definition.fn is reserve
+    assert definition.fn is inspect.unwrap(reserve)
     assert definition.is_async is False
     assert app.steps["charge"].lookup is find_charge
 

@@ -1,5 +1,7 @@
 """Declaring steps and runs: what is registered, what is refused, and how a step is called."""
 
+import asyncio
+import inspect
 import subprocess
 import sys
 import threading
@@ -65,16 +67,37 @@ def test_a_plain_step_is_escalated_and_a_model_re_executable() -> None:
     assert app.step_named("other") is None
 
 
-def test_the_decorated_function_stays_itself() -> None:
+def test_a_step_is_called_directly_as_if_it_were_not_decorated() -> None:
     app = App("a")
 
-    @app.step(name="other_name")
-    def add(one: int, two: int) -> int:
+    def add(one: int, two: int = 2) -> int:
+        """Add."""
         return one + two
 
-    assert add(1, 2) == 3
-    assert made(add) is app.steps["other_name"]
-    assert made(add).fn is add
+    step = app.step(name="other_name")(add)
+    assert step(1) == add(1) == 3
+    assert made(step) is made(add) is app.steps["other_name"]
+    assert made(step).fn is add
+    assert (step.__name__, step.__doc__) == ("add", "Add.")
+    assert inspect.signature(step) == inspect.signature(add)
+    assert not inspect.iscoroutinefunction(step)
+
+
+def test_an_async_step_stays_one_and_may_be_a_helper_of_another_step() -> None:
+    app = App("a")
+
+    @app.step
+    async def load(fx: Effect, item: int) -> str:
+        return f"{fx.key} {item}"
+
+    @app.model
+    async def decide(item: int) -> str:
+        return await load(Effect.for_test(key="k"), item)
+
+    assert inspect.iscoroutinefunction(load)
+    assert asyncio.run(decide(3)) == "k 3"
+    invoked: Any = made(decide).invoke(Effect.for_test(), {"item": 4})
+    assert asyncio.run(invoked) == "k 4"
 
 
 def test_what_was_declared_is_kept_in_milliseconds() -> None:

@@ -1289,6 +1289,42 @@ def test_calls_that_cannot_work_say_so(call: Callable[..., Any], problem: str) -
     assert not play.state.slots
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_step_called_directly_in_run_code_is_refused_live_and_on_replay(is_async: bool) -> None:
+    app = App("a")
+    load = reading(app, "load")
+    sent: list[str] = []
+
+    async def mail_async(text: str) -> None:
+        sent.append(text)
+
+    def mail_sync(text: str) -> None:
+        sent.append(text)
+
+    mail: Any = app.step(name="mail")(mail_async if is_async else mail_sync)
+
+    async def branch(ctx: RunContext) -> None:
+        await ctx.step(load, 1)
+        called = mail("hello")
+        await called
+
+    async def body(ctx: RunContext) -> None:
+        await ctx.gather(branch(ctx))
+
+    live = Play(running(app, body), new_state()).run()
+    for play in (live, *(replay(app, prefix).run() for prefix in live.history)):
+        assert isinstance(play.error, CallRefused)
+        name = mail.__name__
+        assert f"{name} is a step: " in str(play.error)
+        assert f"write await ctx.step({name}, …)" in str(play.error)
+    assert not sent
+    # The same function once the session is not driving, also as a helper in a step's body.
+    called = mail("hello")
+    if is_async:
+        asyncio.run(called)
+    assert sent == ["hello"]
+
+
 def test_a_step_of_another_app_is_refused() -> None:
     load = reading(App("other"), "load")
 

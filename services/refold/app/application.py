@@ -7,6 +7,7 @@ from typing import Any, TypeVar, overload
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from refold.app.definitions import RunDef, StepDef
+from refold.app.direct import callable_directly
 from refold.app.register import MISSING, Declared, Missing, check_name, run_def, step_def
 from refold_schemas.errors.run import RegistrationRefused
 from refold_schemas.values import Policy, Retry
@@ -94,7 +95,7 @@ class App:
         valid_for: timedelta | None = None,
         lookup_for: timedelta = LOOKUP_FOR,
     ) -> F | Callable[[F], F]:
-        """Register a step; the function itself stays as it is and can be called directly.
+        """Register a step; it can be called directly in tests and other steps, not in run code.
 
         `policy` says what recovery may do with an attempt in doubt; undeclared it is
         Policy.ESCALATE: handed to a person. `lookup(key)` answers Found, Absent, Pending or
@@ -237,7 +238,7 @@ class App:
             definition = replace(definition, release=self._release(declared.release, what))
         self._mark(fn, definition, what)
         self.steps[definition.name] = definition
-        return fn
+        return callable_directly(fn)  # carries the mark too
 
     def _release(self, fn: Callable[..., object], what: str) -> StepDef:
         """The release as a step of its own: as it was registered, else under Policy.ESCALATE."""

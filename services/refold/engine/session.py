@@ -10,6 +10,7 @@ from typing import Any
 from refold.app.application import App
 from refold.app.context import RunContext
 from refold.app.definitions import RunDef
+from refold.app.direct import IN_RUN_CODE
 from refold.engine.acquisitions import Acquisitions
 from refold.engine.asks import (
     Ask,
@@ -269,6 +270,7 @@ class Session:
         started_ms = self._calls.drive_ms
         # An empty context: run code must not see what the process around it has set.
         context = contextvars.Context()
+        context.run(IN_RUN_CODE.set, True)
         self._driving.begin(Branch(coroutine, Scope(""), context, started_ms, branch_ended))
 
     def _resume(
