@@ -9,8 +9,10 @@ import pytest
 
 from refold import Absent, App, Effect, Found, Policy, RunContext
 from refold.engine.attempts import Attempts
+from refold.log.port import Entry, Topic
 from refold.testing.sim_loop import current_process
-from refold_schemas.events import CommandRejected, RunBlocked, StepInDoubt
+from refold_schemas.codec import KIND_EVENT, KIND_REPORT, RecordHeader
+from refold_schemas.events import CommandRejected, RunBlocked, RunCancelled, StepInDoubt
 from support.lab import Lab
 
 
@@ -267,3 +269,90 @@ def test_starts_with_a_wrong_clock_are_no_unclean_ends() -> None:
     lab.worker(app)
     assert lab.run(200, until=lab.ended)
     assert lab.status() == "completed"
+
+
+def test_a_command_with_endless_texts_is_refused_and_the_partition_goes_on() -> None:
+    lab, app = Lab(), App("poison")
+
+    @app.run("r")
+    async def r(ctx: RunContext) -> str:
+        return "fine"
+
+    lab.start("\x01" * 1_100_000, run_id="poison")
+    lab.start("r")
+    lab.worker(app)
+    assert lab.run(20, until=lab.ended)
+    assert lab.status() == "completed"
+    assert [event for event in lab.told if event.kind == "ended_claim"] == []
+    [rejected] = [event.text for event in lab.told if event.kind == "rejected"]
+    assert rejected.startswith("StartRun: too_large: its run has 1,100,000 characters")
+
+
+@pytest.mark.parametrize("signal", [SystemExit(7), KeyboardInterrupt()])
+@pytest.mark.parametrize("many", [False, True])
+def test_an_exit_raised_by_a_step_ends_the_step_and_not_the_process(
+    signal: BaseException, many: bool
+) -> None:
+    lab, app = Lab(), App("exits")
+
+    @app.step(policy=Policy.RE_EXECUTABLE)
+    async def leaves(index: int) -> int:
+        raise signal
+
+    @app.run("r")
+    async def r(ctx: RunContext) -> Any:
+        if many:
+            return await ctx.map(leaves, [1, 2])
+        return await ctx.step(leaves, 1)
+
+    lab.start("r")
+    process = lab.worker(app)
+    assert lab.run(20, until=lab.ended)
+    assert process.alive
+    assert lab.status() == "failed"
+
+
+def test_a_report_header_around_another_body_says_nothing_to_any_reader() -> None:
+    lab, app = Lab(), App("forged")
+
+    @app.run("r")
+    async def r(ctx: RunContext) -> str:
+        await ctx.sleep(timedelta(seconds=5))
+        return "slept"
+
+    lab.start("r")
+    lab.worker(app)
+    lab.run(2)
+    header = RecordHeader(KIND_REPORT, lab.fold().claim_id, 0, 0, lab.now_ms(), 0)
+    body = lab.codec.encode(RunCancelled("forged"))
+    lab.broker.put(Topic.EVENTS, 0, [Entry(b"run-1", body, header.pack())])
+    assert lab.run(20, until=lab.ended)
+    assert lab.status() == "completed"
+
+
+def test_a_record_of_our_claim_that_we_did_not_write_ends_the_claim() -> None:
+    lab, app = Lab(), App("forged")
+    sent: list[int] = []
+
+    @app.step(policy=Policy.ESCALATE)
+    async def mail(fx: Effect, index: int) -> int:
+        sent.append(index)
+        return index
+
+    @app.run("r")
+    async def r(ctx: RunContext) -> None:
+        for index in range(6):
+            await ctx.step(mail, index)
+            await ctx.sleep(timedelta(seconds=1))
+
+    lab.start("r")
+    lab.worker(app)
+    lab.run(2.5)
+    fold = lab.fold()
+    header = RecordHeader(KIND_EVENT, fold.claim_id, fold.position.claim_epoch, 999, 0, 0)
+    body = lab.codec.encode(RunCancelled("forged"))
+    lab.broker.put(Topic.EVENTS, 0, [Entry(b"run-1", body, header.pack())])
+    assert lab.run(60, until=lab.ended)
+    assert lab.status() == "completed"
+    assert sent == [0, 1, 2, 3, 4, 5]
+    assert [event for event in lab.told if event.kind == "ended_claim"] != []
