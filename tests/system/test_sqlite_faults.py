@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from refold.log import Entry, Topic
-from refold.log.sqlite import FILE_CHECK_MS, SqliteLog
+from refold.log.sqlite import SqliteLog
+from refold.log.sqlite_watch import FILE_CHECK_MS
 from refold_schemas.errors import (
     AppendUnknown,
     LogCorrupted,
@@ -603,9 +604,81 @@ def test_a_file_that_is_taken_away_acknowledges_nothing_more(
     asyncio.run(main())
 
 
+def test_a_wal_that_is_removed_ends_the_writing_and_loses_nothing_acknowledged(
+    tmp_path: Path,
+) -> None:
+    """What only the removed `-wal` held is in the main file before anything more is refused.
+
+    Read from a copy of the main file alone: what is left if every process is killed now.
+    """
+    path = tmp_path / "log.db"
+
+    async def main() -> None:
+        log, waited = SqliteLog(path), FILE_CHECK_MS / 500
+        await log.open(create=True)
+        await log.suggest("worker")
+        for seq in range(20):
+            await log.append(Topic.EVENTS, 0, batch_of("a", seq))
+        (tmp_path / "log.db-wal").unlink()
+        await asyncio.sleep(waited)
+        with pytest.raises(LogUnavailable, match="db-wal was removed") as unknown:
+            await log.append(Topic.EVENTS, 0, batch_of("a", 20))
+        assert unknown.value.stored is None
+        assert "it was copied into" in unknown.value.kept
+        with pytest.raises(LogUnavailable, match="db-wal was removed") as refused:
+            await log.append(Topic.EVENTS, 0, batch_of("a", 21))
+        assert refused.value.stored is False
+        with pytest.raises(LogUnavailable, match="db-wal was removed"):
+            await log.suggest("worker")
+        (tmp_path / "copy.db").write_bytes(path.read_bytes())
+        await log.kill()
+
+    asyncio.run(main())
+    stored = [entry for _, entry in asyncio.run(everything(tmp_path / "copy.db"))]
+    assert stored == [entry for seq in range(21) for entry in batch_of("a", seq)]
+
+
+@pytest.mark.parametrize("beside", ["-wal", "-shm"])
+def test_another_file_in_place_of_a_companion_ends_the_writing(tmp_path: Path, beside: str) -> None:
+    path = tmp_path / "log.db"
+
+    async def main() -> None:
+        log = SqliteLog(path)
+        await log.open(create=True)
+        await log.append(Topic.EVENTS, 0, batch_of("a", 1))
+        companion = tmp_path / f"log.db{beside}"
+        companion.rename(tmp_path / "elsewhere")
+        companion.write_bytes((tmp_path / "elsewhere").read_bytes())
+        await asyncio.sleep(FILE_CHECK_MS / 500)
+        with pytest.raises(LogUnavailable, match=f"db{beside} was replaced"):
+            await log.append(Topic.EVENTS, 0, batch_of("a", 2))
+        await log.kill()
+
+    asyncio.run(main())
+
+
+def test_a_log_behind_a_link_is_watched_where_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "real" / "log.db"
+    path.parent.mkdir()
+    (tmp_path / "link.db").symlink_to(path)
+
+    async def main() -> None:
+        log = SqliteLog(tmp_path / "link.db")
+        await log.open(create=True)
+        await asyncio.sleep(FILE_CHECK_MS / 500)
+        await log.append(Topic.EVENTS, 0, batch_of("a", 1))
+        (tmp_path / "real" / "log.db-wal").unlink()
+        await asyncio.sleep(FILE_CHECK_MS / 500)
+        with pytest.raises(LogUnavailable, match="db-wal was removed"):
+            await log.append(Topic.EVENTS, 0, batch_of("a", 2))
+        await log.kill()
+
+    asyncio.run(main())
+
+
 def test_a_writer_thread_that_fails_leaves_nobody_hanging(tmp_path: Path) -> None:
     class Failing(SqliteLog):
-        def _file_gone(self) -> str:
+        def _lost(self, connection: object, *, stored: bool | None = None) -> LogUnavailable:
             raise RuntimeError("a defect")
 
     said: list[dict[str, Any]] = []

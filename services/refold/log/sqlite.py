@@ -6,7 +6,6 @@ once. Reads run on the caller's loop on a connection of their own: in WAL mode t
 
 import asyncio
 import contextlib
-import os
 import queue
 import sqlite3
 import threading
@@ -41,6 +40,7 @@ from refold.log.sqlite_store import (
     store,
     trim,
 )
+from refold.log.sqlite_watch import FileWatch
 from refold_schemas.errors import RefoldError
 from refold_schemas.errors.log import (
     AppendUnknown,
@@ -62,9 +62,6 @@ GROUP_SIZE_MAX = 8 << 20
 """Bytes after which a transaction takes no further batch."""
 QUEUE_COUNT_MAX = 10_000
 """Appends under way on one handle; more is a caller that doesn't wait for its answers."""
-
-FILE_CHECK_MS = 20
-"""How often, at most, the writer looks whether its file is still the one that the path names."""
 
 # What is appended most lies last in the file, where SQLite fills its pages best.
 _STREAM_ORDER = (Topic.DEAD_LETTERS, Topic.SNAPSHOTS, Topic.COMMANDS, Topic.EVENTS)
@@ -143,8 +140,7 @@ class SqliteLog:
         # The writer's own: touched on its thread only.
         self._extents: dict[Stream, Extent] = {}
         self._writer_version = -1
-        self._inode: tuple[int, int] = (0, 0)
-        self._file_checked_ms = 0
+        self._watch: FileWatch | None = None
         self._owners: dict[str, int] = {}
 
     @property
@@ -513,10 +509,11 @@ class SqliteLog:
                 # A heartbeat that fails is none, and the lease may run out: no more than that, as
                 # a lease only suggests. The next one is tried when it is due.
                 with contextlib.suppress(sqlite3.Error):
-                    self._transaction(connection, self._beat)
+                    if self._lost(connection) is None:
+                        self._transaction(connection, self._beat)
                 self._owners = dict.fromkeys(self._owners, boot_ms())
             if isinstance(other, _Stop):
-                if other.free:
+                if other.free and self._lost(connection) is None:
                     for owner in list(self._owners):
                         # As above: what is not freed now is free when the lease has run out.
                         with contextlib.suppress(sqlite3.Error):
@@ -553,11 +550,10 @@ class SqliteLog:
                 connection.execute(f"PRAGMA max_page_count = {pages}")
             made = prepare(connection, place, create=create, wait_ms=self._lock_timeout_ms)
             made = self._load(connection, create=create) or made
-            status = os.stat(place.path)
-            self._inode = (status.st_dev, status.st_ino)
             reader = connect(place, create=False, lock_timeout_ms=self._lock_timeout_ms)
             reader.execute("PRAGMA query_only = ON")
             (self._data_version,) = reader.execute("PRAGMA data_version").fetchone()
+            self._watch = FileWatch(place.path)
         except BaseException as error:
             for opened in (reader, connection):
                 if opened is not None:
@@ -644,6 +640,8 @@ class SqliteLog:
         return result
 
     def _perform(self, connection: sqlite3.Connection, job: _Job) -> _Outcome:
+        if lost := self._lost(connection, stored=False):
+            return job.answer, None, lost
         try:
             return job.answer, self._transaction(connection, job.work), None
         except RefoldError as error:
@@ -676,6 +674,8 @@ class SqliteLog:
         self, connection: sqlite3.Connection, batches: Sequence[Packed]
     ) -> list[tuple[Ack | None, Exception | None]]:
         committing = False
+        if self._lost_before and (lost := self._lost(connection, stored=False)):
+            return [(None, lost) for _ in batches]
         try:
             connection.execute("BEGIN IMMEDIATE")
             extents = self._known_extents(connection)
@@ -687,8 +687,8 @@ class SqliteLog:
             self._extents = {}
             return [(None, self._error_of(error, committing=committing)) for _ in batches]
         self._extents = extents
-        if reason := self._file_gone():
-            return [(None, self._gone(reason)) for _ in batches]
+        if lost := self._lost(connection):
+            return [(None, lost) for _ in batches]
         return [(ack, None) for ack in acks]
 
     def _known_extents(self, connection: sqlite3.Connection) -> dict[Stream, Extent]:
@@ -699,28 +699,18 @@ class SqliteLog:
             return {}
         return dict(self._extents)
 
-    def _file_gone(self) -> str:
-        """What to say if the file was removed or replaced under us: what we write is then lost."""
-        path = self._place.path
-        now_ms = boot_ms()
-        if now_ms - self._file_checked_ms < FILE_CHECK_MS:
-            return ""
-        try:
-            status = os.stat(path)
-        except OSError:
-            return f"the file {path} was removed while it was open"
-        if (status.st_dev, status.st_ino) != self._inode:
-            return f"the file {path} was replaced while it was open"
-        self._file_checked_ms = now_ms
-        return ""
+    @property
+    def _lost_before(self) -> bool:
+        return self._watch is not None and self._watch.lost is not None
 
-    def _gone(self, reason: str) -> LogUnavailable:
-        return LogUnavailable(
-            self.url,
-            reason,
-            kept="what is in the file that is there now",
-            next="stop this process and put the right file back",
-        )
+    def _lost(
+        self, connection: sqlite3.Connection, *, stored: bool | None = None
+    ) -> LogUnavailable | None:
+        """What to say if a file was removed or replaced under us: what we write is then lost."""
+        lost = self._watch.look(connection) if self._watch is not None else None
+        if lost is None:
+            return None
+        return LogUnavailable(self.url, lost.reason, kept=lost.kept, next=lost.next, stored=stored)
 
     def _heartbeat_in(self) -> float | None:
         """Seconds until a heartbeat is due; None if nobody needs one."""
