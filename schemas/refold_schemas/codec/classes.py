@@ -14,7 +14,11 @@ VALUE_NAMESPACE = "refold.values"
 
 EVENT_CLASSES: tuple[type, ...] = get_args(Event)
 COMMAND_CLASSES: tuple[type, ...] = get_args(Command)
-SNAPSHOT_CLASSES: tuple[type, ...] = (snapshots.RunSnapshot, snapshots.Checkpoint)
+SNAPSHOT_CLASSES: tuple[type, ...] = (
+    snapshots.RunSnapshot,
+    snapshots.RunSnapshotPart,
+    snapshots.Checkpoint,
+)
 
 
 def _kept() -> tuple[type, ...]:

@@ -21,9 +21,9 @@ from refold_schemas.events import Event
 from refold_schemas.events.upcasts import UPCASTS, Upcast
 from refold_schemas.registry import Registry
 from refold_schemas.registry.avro import Parsed, parse
-from refold_schemas.snapshots import Checkpoint, RunSnapshot
+from refold_schemas.snapshots import Checkpoint, RunSnapshot, RunSnapshotPart
 
-Message = Event | Command | RunSnapshot | Checkpoint
+Message = Event | Command | RunSnapshot | RunSnapshotPart | Checkpoint
 
 FRAME_MAGIC = 0
 FRAME_SIZE = 5

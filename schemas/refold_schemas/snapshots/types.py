@@ -105,7 +105,7 @@ class EarlyKept:
 
 @dataclass(frozen=True, slots=True)
 class RunSnapshot:
-    """A run's durable state at one record. Key: `run_id/claim_id` (hex).
+    """A run's durable state at one record. Key: `run_id/claim_id.N`, the claim id in hexadecimal.
 
     `offset`, `record_claim_id`, `record_n`: the last record of the run in it, reports included.
     """
@@ -145,11 +145,25 @@ class RunSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class RunSnapshotPart:
+    """A piece of a run's snapshot that is too large for one record. Key: `run_id/claim_id.N.part`.
+
+    The bodies of all parts, in order, are the framed bytes of the RunSnapshot.
+    """
+
+    run_id: str
+    part: int
+    part_count: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A partition's durable position. Key: `/claim_id` (hex).
+    """A partition's durable position. Key: `/claim_id.N`, the claim id in hexadecimal.
 
     `last_*` name the last record read, verified at the start. `redo_offset`: the smallest offset
-    not yet covered by its run's snapshot.
+    not yet covered by its run's snapshot; a position that is held back to it has it as
+    `offset_next`.
     """
 
     partition: int
