@@ -8,7 +8,7 @@ from refold_projections.fold.partition import Applied, Facts, Mark, PartitionFol
 from refold_projections.fold.position import NO_CLAIM, Position, Verdict, judge
 from refold_projections.fold.sentence import moment, moment_near, sentence
 from refold_projections.fold.slots import in_parallel_branch
-from refold_projections.fold.snapshot import from_snapshot, state_hash, to_snapshot
+from refold_projections.fold.snapshot import from_snapshot, kept_slots, state_hash, to_snapshot
 from refold_projections.fold.state import (
     ABSENT,
     DENIED,
@@ -68,6 +68,7 @@ __all__ = [
     "is_idle",
     "is_under_way",
     "judge",
+    "kept_slots",
     "moment",
     "moment_near",
     "sentence",

@@ -110,6 +110,11 @@ class PartitionFold:
         run_id = None if record.key is None else record.key.decode("utf-8", "replace")
         if run_id is not None and verdict is not Verdict.CLAIM and not self._keeps(run_id):
             return Applied(verdict, run_id, None, header, None)  # the claim rule needs no body
+        if run_id is not None and verdict is not Verdict.CLAIM:
+            mark = self.marks.get(run_id)
+            if mark is not None and record.offset <= mark.offset:
+                # The run's snapshot reaches beyond this record.
+                return Applied(verdict, run_id, None, header, None)
         event: Event | None = None
         problem: str | None = None
         try:
@@ -165,9 +170,6 @@ class PartitionFold:
         problem: str | None,
     ) -> None:
         state = self.runs.get(run_id)
-        mark = self.marks.get(run_id)
-        if mark is not None and record.offset <= mark.offset:
-            return  # the run's snapshot reaches beyond this record
         if event is None:
             if state is None and not is_report(header):
                 # Perhaps its start: a run that nobody can read is not started a second time.

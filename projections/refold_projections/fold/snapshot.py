@@ -1,6 +1,7 @@
 """A run's state as a snapshot record and back, and a state hash that readers compare."""
 
 import hashlib
+from collections.abc import Iterator
 
 import immutables
 
@@ -30,13 +31,21 @@ from refold_schemas.snapshots import (
 )
 
 
-def to_snapshot(state: RunState, mark: Mark) -> RunSnapshot:
-    """The durable `state` with the label of its last record.
+def kept_slots(state: RunState) -> Iterator[SlotKept]:
+    """The slots of `state` as a snapshot has them, in the order of their birth."""
+    over = state.ended is not None and state.ended.status in ("completed", "cancelled")
+    for slot in sorted(state.slots.values(), key=lambda s: s.born):
+        yield _slot_kept(_without_values(slot) if over else slot)
+
+
+def to_snapshot(
+    state: RunState, mark: Mark, slots: tuple[SlotKept, ...] | None = None
+) -> RunSnapshot:
+    """The durable `state` with the label of its last record; `slots` if they were made before.
 
     Of a run that completed or was cancelled the values inside are left out: nobody replays it,
     `history` reads them from the log, and input and result stay.
     """
-    over = state.ended is not None and state.ended.status in ("completed", "cancelled")
     return RunSnapshot(
         run_id=state.run_id,
         offset=mark.offset,
@@ -49,10 +58,7 @@ def to_snapshot(state: RunState, mark: Mark) -> RunSnapshot:
         started_ms=state.started_ms,
         era=state.era,
         plan=state.plan,
-        slots=tuple(
-            _slot_kept(_without_values(s) if over else s)
-            for s in sorted(state.slots.values(), key=lambda s: s.born)
-        ),
+        slots=tuple(kept_slots(state)) if slots is None else slots,
         timers=tuple(TimerKept(*t) for t in sorted(state.timers.values())),
         cursors=tuple(CursorKept(*c) for c in sorted(state.cursors.values(), key=lambda c: c.born)),
         commands=tuple(sorted(state.commands)),

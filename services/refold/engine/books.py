@@ -5,7 +5,7 @@ person or another process can see comes from durable state. Source: design, sect
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from refold.engine.log_clock import LogClock
@@ -21,7 +21,6 @@ from refold_projections.fold import (
     Stamp,
     evolve,
     stamp_of,
-    to_snapshot,
 )
 from refold_schemas.codec import KIND_EVENT, Codec, RecordHeader
 from refold_schemas.errors import UndecodableRecord
@@ -247,16 +246,6 @@ class Books:
             then()
         else:
             unacked.waiting.append(then)
-
-    def unsaved(self) -> Iterator[tuple[str, bytes]]:
-        """Run_id and encoded snapshot of each durable state that changed since its last one."""
-        for run_id in self.dirty:
-            packed = self.states.packed(run_id)
-            state = None if packed else self.durable(run_id)
-            if state is not None:
-                packed = self.codec.encode(to_snapshot(state, self.marks[run_id]))
-            if packed is not None:
-                yield run_id, packed
 
     def unpack(self, run_id: str) -> None:
         """Somebody works on the run: it is read often, and packed each read makes it anew."""

@@ -1,14 +1,14 @@
-"""Checkpoints and run snapshots: written from durable state only, verified when read.
+"""Checkpoints and run snapshots as they are read: verified against the log, or left aside.
 
 Source: design, section 3.3. What cannot be used is left aside; the fold does without it.
 """
 
+import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import NamedTuple
 
 from refold.log.port import Entry, Log, Record, Topic
-from refold.log.sizes import batch_size
 from refold_projections.fold import (
     Armed,
     Facts,
@@ -19,15 +19,41 @@ from refold_projections.fold import (
     is_idle,
 )
 from refold_schemas.codec import Codec, RecordHeader
-from refold_schemas.errors import BatchTooLarge, HeaderUnreadable, UndecodableRecord
-from refold_schemas.snapshots import Checkpoint, RunSnapshot, TimerKept
+from refold_schemas.errors import HeaderUnreadable, UndecodableRecord
+from refold_schemas.snapshots import Checkpoint, RunSnapshot, RunSnapshotPart, TimerKept
 
 READ_BYTES = 4 << 20
-BATCH_BYTES = 512 * 1024
+READ_BYTES_MIN = 16 * 1024
+RUNS_AT_ONCE = 2_000
+"""So many snapshots are read before others of the loop have their turn."""
+LABELS_MAX = 16
+"""Of so many snapshots of one run that may stand it is known that they have to be deleted."""
+LARGE_BYTES = 64 * 1024
+"""From this size on a snapshot is not written again at each checkpoint."""
+PART_BYTES = 512 * 1024
+"""A larger snapshot is cut into parts: no run is too large to have one."""
 
 
-def checkpoint_of(partition: int, position: Position, facts: Facts) -> Checkpoint:
-    """The record of a durable position. Every run's snapshot reaches up to it."""
+class Base(NamedTuple):
+    """From where a fold goes on: a position, and what the claims before it say."""
+
+    position: Position
+    facts: Facts
+
+
+class Large(NamedTuple):
+    """The latest snapshot of a large run: its size, and the bytes of the run's log in it.
+
+    None where it was written packed: nobody unpacks it to know.
+    """
+
+    size: int
+    byte_count: int | None
+
+
+def checkpoint_of(partition: int, base: Base) -> Checkpoint:
+    """The record of a durable position. Every run's snapshot reaches up to it or beyond."""
+    position, facts = base
     return Checkpoint(
         partition=partition,
         offset_next=position.offset_next,
@@ -53,29 +79,51 @@ def checkpoint_of(partition: int, position: Position, facts: Facts) -> Checkpoin
     )
 
 
-def snapshot_batches(
-    label: str, runs: Iterable[tuple[str, bytes]], batch_size_max: int
-) -> Iterable[list[Entry]]:
-    """The snapshots of `runs` (run_id, encoded) as batches, keyed `run_id/label`.
+def base_of(checkpoint: Checkpoint) -> Base:
+    """What `checkpoint_of` was given."""
+    position = Position(
+        checkpoint.offset_next,
+        checkpoint.claim_epoch,
+        checkpoint.claim_id,
+        checkpoint.n_next,
+        checkpoint.claim_broken,
+        checkpoint.command_next,
+        checkpoint.time_last_ms,
+        checkpoint.last_offset,
+        checkpoint.last_claim_id,
+        checkpoint.last_n,
+    )
+    facts = Facts(
+        checkpoint.process,
+        checkpoint.owner,
+        checkpoint.app,
+        checkpoint.partition_count,
+        checkpoint.topic_ids,
+        checkpoint.format_level,
+        checkpoint.released,
+        checkpoint.unclean_total,
+        checkpoint.unclean_row,
+    )
+    return Base(position, facts)
 
-    Raises BatchTooLarge for a run that does not fit into one: a position that does not have all
-    runs beside it would lose them.
+
+def entries_of(
+    codec: Codec, run_id: str, snapshot: bytes, label: str, size_max: int
+) -> list[Entry]:
+    """A run's encoded snapshot as records, keyed `run_id/label`, or `run_id/label.part`.
+
+    More than one record if it has more than `size_max` bytes.
     """
-    batch: list[Entry] = []
-    size = 0
-    for run_id, value in runs:
-        key = f"{run_id}/{label}".encode()
-        if (whole := batch_size([Entry(key, value)])) > batch_size_max:
-            raise BatchTooLarge(
-                topic=Topic.SNAPSHOTS.value, partition=-1, size=whole, size_max=batch_size_max
-            )
-        if batch and size + len(value) > BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-        batch.append(Entry(key, value))
-        size += len(key) + len(value)
-    if batch:
-        yield batch
+    if len(snapshot) <= size_max:
+        return [Entry(f"{run_id}/{label}".encode(), snapshot)]
+    pieces = [snapshot[at : at + size_max] for at in range(0, len(snapshot), size_max)]
+    return [
+        Entry(
+            f"{run_id}/{label}.{number}".encode(),
+            codec.encode(RunSnapshotPart(run_id, number, len(pieces), piece)),
+        )
+        for number, piece in enumerate(pieces)
+    ]
 
 
 class Kept:
@@ -89,45 +137,70 @@ class Kept:
     def __init__(self) -> None:
         self.snapshots: dict[str, tuple[str, ...]] = {}
         self.checkpoints: list[bytes] = []
+        self.large: dict[str, Large] = {}
+        """Of the runs whose latest snapshot is large."""
         self._count = 0
         self._labels: dict[str, tuple[str, ...]] = {}
 
     def stands(self, run_id: str, label: str) -> None:
-        """A snapshot of the run stands under this label."""
-        alone = self._labels.setdefault(label, (label,))
+        """A record of the run's stands under this label."""
         before = self.snapshots.get(run_id)
-        self.snapshots[run_id] = alone if before is None else (*before, label)
+        self.snapshots[run_id] = self._alone(label) if before is None else (*before, label)
+
+    def is_gone(self, run_id: str, label: str) -> None:
+        """It was deleted already; logs keep what was deleted for a while."""
+        before = self.snapshots.get(run_id)
+        if before is not None and label in before:
+            left = tuple(other for other in before if other != label)
+            if left:
+                self.snapshots[run_id] = left
+            else:
+                del self.snapshots[run_id]
 
     def label(self, claim_id: bytes) -> str:
         """The end of the keys of the next checkpoint of this claim."""
         self._count += 1
         return f"{claim_id.hex()}.{self._count}"
 
-    def failed(self, run_ids: Iterable[str], label: str) -> None:
-        """These may or may not have been written; nobody needs them, a later one deletes them."""
-        self.checkpoints.append(f"/{label}".encode())
-        for run_id in run_ids:
-            self.stands(run_id, label)
+    def failed(self, tried: Iterable[str], label: str) -> None:
+        """Snapshots of these runs may stand; nobody needs them, a later one deletes them.
 
-    def replaced(self, run_ids: Iterable[str], label: str) -> list[bytes]:
-        """Keys that are not needed any more, now that these runs and the position were written."""
+        Of more than `LABELS_MAX` for one run the next owner knows, who reads them all.
+        """
+        if len(self.checkpoints) < LABELS_MAX:
+            self.checkpoints.append(f"/{label}".encode())
+        for run_id in tried:
+            if len(self.snapshots.get(run_id, ())) < LABELS_MAX:
+                self.stands(run_id, label)
+
+    def replaced(self, written: Iterable[tuple[str, int]], label: str) -> list[bytes]:
+        """Keys that are not needed any more, now that these runs and the position were written.
+
+        `written` has for each run of how many records its snapshot is.
+        """
+        # The position first: whoever still reads it has read the snapshots that it needs.
         keys = self.checkpoints
         self.checkpoints = [f"/{label}".encode()]
-        alone = self._labels.setdefault(label, (label,))
-        for run_id in run_ids:
+        for run_id, count in written:
             keys += (f"{run_id}/{old}".encode() for old in self.snapshots.get(run_id, ()))
-            self.snapshots[run_id] = alone
+            self.snapshots[run_id] = (
+                self._alone(label) if count == 1 else tuple(f"{label}.{i}" for i in range(count))
+            )
         return keys
+
+    def _alone(self, label: str) -> tuple[str, ...]:
+        return self._labels.setdefault(label, (label,))
 
 
 class Restored(NamedTuple):
     """What was read: a fold at a checkpoint (or at the start), its keys, and who needs what next.
 
-    Of the runs that are packed in the fold: their timers (`armed`), and those that need somebody
-    now (`active`).
+    `base` is where the fold begins. Of the runs that are packed in the fold: their timers
+    (`armed`), and those that need somebody now (`active`).
     """
 
     fold: PartitionFold
+    base: Base
     kept: Kept
     armed: list[Armed]
     active: list[str]
@@ -138,8 +211,76 @@ class _Found(NamedTuple):
 
     mark: Mark
     value: bytes
+    byte_count: int
     idle: bool
     timers: tuple[TimerKept, ...]
+
+
+class _Stored:
+    """What stands in `ns.snapshots`, read in order."""
+
+    def __init__(self, codec: Codec) -> None:
+        self.kept = Kept()
+        self.checkpoints: dict[bytes, Checkpoint] = {}
+        self.newest: dict[str, _Found] = {}
+        self.unreadable: set[bytes] = set()
+        """Keys of snapshots that cannot be read: nobody knows whether a position counts on them."""
+        self._codec = codec
+        self._parts: dict[tuple[str, str], dict[int, bytes]] = {}
+        self._claims: dict[bytes, bytes] = {}
+
+    def add(self, run_id: str, label: str, key: bytes, value: bytes | None) -> None:
+        if value is None:
+            self._deleted(run_id, label, key)
+            return
+        if run_id:
+            self.kept.stands(run_id, label)
+        try:
+            stored = self._codec.decode(value)
+        except UndecodableRecord:  # of another version, or damaged
+            if run_id:
+                self.unreadable.add(key)
+            return
+        if isinstance(stored, Checkpoint):
+            self.checkpoints[key] = stored
+        elif isinstance(stored, RunSnapshotPart):
+            self._part(run_id, label, key, stored)
+        elif isinstance(stored, RunSnapshot):
+            self._snapshot(run_id, value, stored)
+
+    def _deleted(self, run_id: str, label: str, key: bytes) -> None:
+        if run_id:
+            self.kept.is_gone(run_id, label)
+            self.unreadable.discard(key)
+        else:
+            self.checkpoints.pop(key, None)
+
+    def _part(self, run_id: str, label: str, key: bytes, part: RunSnapshotPart) -> None:
+        name = (run_id, label.rpartition(".")[0])
+        parts = self._parts.setdefault(name, {})
+        parts[part.part] = part.body
+        if len(parts) < part.part_count:
+            return  # if the rest never comes, its writer died: no position counts on it
+        del self._parts[name]
+        value = b"".join(parts[number] for number in sorted(parts))
+        try:
+            snapshot = self._codec.decode(value)
+        except UndecodableRecord:
+            self.unreadable.add(key)
+            return
+        if isinstance(snapshot, RunSnapshot):
+            self._snapshot(run_id, value, snapshot)
+
+    def _snapshot(self, run_id: str, value: bytes, snapshot: RunSnapshot) -> None:
+        other = self.newest.get(run_id)
+        if snapshot.run_id != run_id or (other and snapshot.offset <= other.mark.offset):
+            return
+        # Thousands of runs share a claim: one object for all of them.
+        claim_id = self._claims.setdefault(snapshot.record_claim_id, snapshot.record_claim_id)
+        mark = Mark(snapshot.offset, claim_id, snapshot.record_n)
+        self.newest[run_id] = _Found(
+            mark, value, snapshot.byte_count, is_idle(snapshot), snapshot.timers
+        )
 
 
 async def load(
@@ -149,109 +290,102 @@ async def load(
 
     `keep` limits the runs that the fold keeps; snapshots of others are not even decoded.
     """
-    kept_keys = Kept()
-    checkpoints: list[Checkpoint] = []
-    newest: dict[str, _Found] = {}
+    stored = _Stored(codec)
+    read = 0
     async for record in _all(log, partition):
-        run_id, _, label = (record.key or b"").decode("utf-8", "replace").rpartition("/")
+        read += 1
+        if read % RUNS_AT_ONCE == 0:
+            await asyncio.sleep(0)
+        key = record.key or b""
+        run_id, _, label = key.decode("utf-8", "replace").rpartition("/")
         unwanted = run_id and keep is not None and not keep(run_id)
-        if record.value is None or unwanted:
-            continue
-        try:
-            kept = codec.decode(record.value)
-        except UndecodableRecord:
-            continue  # of another version, or damaged: the fold does without it
-        if isinstance(kept, Checkpoint):
-            checkpoints.append(kept)
-            kept_keys.checkpoints.append(record.key or b"")
-        elif isinstance(kept, RunSnapshot):
-            kept_keys.stands(run_id, label)
-            other = newest.get(run_id)
-            if kept.run_id == run_id and (other is None or kept.offset > other.mark.offset):
-                mark = Mark(kept.offset, kept.record_claim_id, kept.record_n)
-                newest[run_id] = _Found(mark, record.value, is_idle(kept), kept.timers)
-    checkpoints.sort(key=lambda c: c.offset_next, reverse=True)
-    reader = _Marks(log, partition)
-    for checkpoint in checkpoints:
+        if not unwanted:
+            stored.add(run_id, label, key, record.value)
+    stored.kept.checkpoints = list(stored.checkpoints)
+    restored = _nothing(codec, stored.kept, keep)
+    if stored.unreadable:
+        return restored
+    found = stored.checkpoints.values()
+    for checkpoint in sorted(found, key=lambda c: c.offset_next, reverse=True):
         if checkpoint.redo_offset != checkpoint.offset_next:
             continue
+        reader = _Marks(log, partition)
         last = Mark(checkpoint.last_offset, checkpoint.last_claim_id, checkpoint.last_n)
-        if not await reader.stands(last):
-            continue
-        return await _restore(reader, checkpoint, newest, codec, kept_keys, keep)
-    return _nothing(codec, kept_keys, keep)
+        if await reader.stands(last):
+            return await _restore(
+                _Marks(log, partition), base_of(checkpoint), stored, restored, codec, keep
+            )
+    return restored
 
 
 def _nothing(codec: Codec, kept: Kept, keep: Callable[[str], bool] | None) -> Restored:
     fold = PartitionFold(codec, keep=keep)
     fold.runs = RunStates(codec)
-    return Restored(fold, kept, [], [])
+    return Restored(fold, Base(fold.position, fold.facts), kept, [], [])
 
 
 async def _restore(
     reader: "_Marks",
-    checkpoint: Checkpoint,
-    newest: dict[str, _Found],
+    base: Base,
+    stored: _Stored,
+    nothing: Restored,
     codec: Codec,
-    kept: Kept,
     keep: Callable[[str], bool] | None,
 ) -> Restored:
-    restored = _nothing(codec, kept, keep)
+    restored = _nothing(codec, stored.kept, keep)._replace(base=base)
     fold, states = restored.fold, RunStates(codec)
     fold.runs = states
-    for run_id, found in sorted(newest.items(), key=lambda item: item[1].mark.offset):
-        if not await reader.stands(found.mark):
-            return _nothing(codec, kept, keep)
-        states.put_packed(run_id, found.value)
-        fold.marks[run_id] = found.mark
-        for timer in found.timers:
+    large: dict[str, Large] = {}
+    found = sorted(stored.newest.items(), key=lambda item: item[1].mark.offset)
+    for at, (run_id, snapshot) in enumerate(found):
+        if at % RUNS_AT_ONCE == RUNS_AT_ONCE - 1:
+            await asyncio.sleep(0)
+        if not await reader.stands(snapshot.mark):
+            return nothing
+        states.put_packed(run_id, snapshot.value)
+        fold.marks[run_id] = snapshot.mark
+        for timer in snapshot.timers:
             name = sys.intern(timer.timer_id)  # runs of one function share their timers' names
             restored.armed.append(Armed(timer.deadline_ms, run_id, name, timer.generation))
-        if not found.idle:
+        if not snapshot.idle:
             restored.active.append(run_id)
-    fold.position = Position(
-        checkpoint.offset_next,
-        checkpoint.claim_epoch,
-        checkpoint.claim_id,
-        checkpoint.n_next,
-        checkpoint.claim_broken,
-        checkpoint.command_next,
-        checkpoint.time_last_ms,
-        checkpoint.last_offset,
-        checkpoint.last_claim_id,
-        checkpoint.last_n,
-    )
-    fold.facts = Facts(
-        checkpoint.process,
-        checkpoint.owner,
-        checkpoint.app,
-        checkpoint.partition_count,
-        checkpoint.topic_ids,
-        checkpoint.format_level,
-        checkpoint.released,
-        checkpoint.unclean_total,
-        checkpoint.unclean_row,
-    )
+        if len(snapshot.value) >= LARGE_BYTES:
+            large[run_id] = Large(len(snapshot.value), snapshot.byte_count)
+    stored.kept.large = large
+    fold.position, fold.facts = base
     return restored
 
 
 async def _all(log: Log, partition: int) -> AsyncIterator[Record]:
+    """Every record up to the end, also what was appended meanwhile.
+
+    Where a key was deleted while we read, what replaces it stands before the end that we reach.
+    """
     offset, end = await log.bounds(Topic.SNAPSHOTS, partition)
     while offset < end:
-        records = await log.read(Topic.SNAPSHOTS, partition, offset, size_max=READ_BYTES)
-        if not records:
-            return
-        for record in records:
-            yield record
-        offset = records[-1].offset + 1
+        while offset < end:
+            records = await log.read(Topic.SNAPSHOTS, partition, offset, size_max=READ_BYTES)
+            if not records:
+                break
+            for record in records:
+                yield record
+            offset = records[-1].offset + 1
+        offset = max(offset, end)
+        _, end = await log.bounds(Topic.SNAPSHOTS, partition)
 
 
 class _Marks:
-    """Looks up records of `ns.events` by offset, rising, each stored batch read once."""
+    """Looks up records of `ns.events` by offset, rising: no stored batch is read twice.
+
+    Marks that lie close together are looked up in one large read, those far apart each in a small
+    one: reading everything between them would make a takeover as long as the log.
+    """
 
     def __init__(self, log: Log, partition: int) -> None:
         self._log, self._partition = log, partition
         self._chunk: dict[int, Record] = {}
+        self._bounds: tuple[int, int] | None = None
+        self._size = READ_BYTES_MIN
 
     async def stands(self, mark: Mark) -> bool:
         """Whether the record at the mark's offset is the one that the mark names."""
@@ -259,14 +393,7 @@ class _Marks:
             return True
         record = self._chunk.get(mark.offset)
         if record is None:
-            start, end = await self._log.bounds(Topic.EVENTS, self._partition)
-            if not start <= mark.offset < end:
-                return False
-            records = await self._log.read(
-                Topic.EVENTS, self._partition, mark.offset, size_max=READ_BYTES
-            )
-            self._chunk = {r.offset: r for r in records}
-            record = self._chunk.get(mark.offset)
+            record = await self._read(mark.offset)
         if record is None or record.header is None:
             return False
         try:
@@ -274,3 +401,18 @@ class _Marks:
         except HeaderUnreadable:
             return False
         return (header.claim_id, header.n) == (mark.claim_id, mark.n)
+
+    async def _read(self, offset: int) -> Record | None:
+        if self._bounds is None:
+            self._bounds = await self._log.bounds(Topic.EVENTS, self._partition)
+        start, end = self._bounds
+        if not start <= offset < end:
+            return None
+        if self._chunk:
+            first, last = next(iter(self._chunk)), next(reversed(self._chunk))
+            near = offset - last <= last - first + 1
+            wanted = self._size * 2 if near else self._size // 2
+            self._size = min(max(wanted, READ_BYTES_MIN), READ_BYTES)
+        records = await self._log.read(Topic.EVENTS, self._partition, offset, size_max=self._size)
+        self._chunk = {record.offset: record for record in records}
+        return self._chunk.get(offset)

@@ -10,15 +10,17 @@ from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from refold.app.application import App
-from refold.engine import checkpoints, decide
+from refold.engine import decide
 from refold.engine.attempts import Attempts, describe
 from refold.engine.books import Books
 from refold.engine.calls import Call
-from refold.engine.claiming import Claim, Claiming, collections_paused
+from refold.engine.checkpoints import Base
+from refold.engine.claiming import Claim, Claiming
 from refold.engine.clock import Clock
 from refold.engine.driver import Driver
 from refold.engine.ending import ClaimEnded, ClaimReleased
 from refold.engine.intake import Intake
+from refold.engine.keeping import Keeper
 from refold.engine.log_clock import LogClock
 from refold.engine.reporter import Reporter
 from refold.engine.session import LogLine
@@ -41,7 +43,6 @@ from refold_schemas.errors import AppendUnknown, RefoldError
 from refold_schemas.events import PartitionClaimed, PartitionReleased, TimerFired
 
 HOUSEKEEPING_S = 0.25
-TOMBSTONES_MAX = 1_000
 PACK_AT_ONCE = 500
 PACKING_MAX = 2_000
 
@@ -96,6 +97,7 @@ class PartitionOwner:
         self.books: Books
         self.tail: Tail
         self.log_clock: LogClock
+        self.keeper: Keeper
         self.timers: Timers
         self.driver = Driver(self)
         self.attempts = Attempts(self)
@@ -132,7 +134,7 @@ class PartitionOwner:
 
     def _take_over(self, claim: Claim) -> None:
         self._restored = claim.restored
-        fold, self._kept = claim.restored.fold, claim.restored.kept
+        fold = claim.restored.fold
         states = fold.runs
         assert isinstance(states, RunStates)
         self.claimed_boot_ms = claim.acked_boot_ms
@@ -175,6 +177,15 @@ class PartitionOwner:
             log_clock=self.log_clock,
         )
         self.books.tail = self.tail
+        self.keeper = Keeper(
+            self.books,
+            self.codec,
+            self.partition,
+            claim.restored.kept,
+            claim.restored.base,
+            self._keep,
+            batch_size_max=self.log.facts.batch_size_max,
+        )
         self.suspicious = fold.facts.unclean_row >= self.settings.unclean_suspicious
         self._checkpoint_boot_ms = self.clock.boot_ms()
 
@@ -273,40 +284,33 @@ class PartitionOwner:
                 await self.checkpoint()
 
     async def checkpoint(self) -> None:
-        """Snapshot every run that changed, then the position. Failing costs a longer fold only."""
-        position = self.tail.position
-        facts = self.books.facts._replace(
-            process=self.process,
-            owner=self.name,
-            app=self.app.name,
-            partition_count=self.log.facts.partition_count,
-            topic_ids=self.log.facts.topic_ids,
-            format_level=self.settings.format_level,
-            released=self._released,
-        )
-        with collections_paused():
-            runs = list(self.books.unsaved())
-        dirty, self.books.dirty = self.books.dirty, {}
+        """Snapshot the runs that changed, then a position. Failing costs a longer fold only."""
         self._checkpoint_events = self.books.event_count
         self._checkpoint_boot_ms = self.clock.boot_ms()
-        label = self._kept.label(self.books.claim_id)
         try:
-            for batch in checkpoints.snapshot_batches(label, runs, self.log.facts.batch_size_max):
-                await self._keep(batch)
-            kept = checkpoints.checkpoint_of(self.partition, position, facts)
-            await self._keep([Entry(f"/{label}".encode(), self.codec.encode(kept))])
+            old = await self.keeper.checkpoint(self._stands_at, whole=self.draining)
         except (RefoldError, OSError, TimeoutError) as error:
-            self.books.dirty = {**dirty, **self.books.dirty}
-            self._kept.failed((run_id for run_id, _ in runs), label)
             self.warn("R016", None, f"no checkpoint could be written: {error}")
             return
-        # Only now: until the new position stands, the old snapshots are what a reader needs.
-        old = self._kept.replaced((run_id for run_id, _ in runs), label)
         try:
-            for i in range(0, len(old), TOMBSTONES_MAX):
-                await self._keep([Entry(key, None) for key in old[i : i + TOMBSTONES_MAX]])
+            await self.keeper.delete(old)
         except (RefoldError, OSError, TimeoutError) as error:
             self.warn("R016", None, f"old snapshots could not be deleted: {error}")
+
+    def _stands_at(self) -> Base:
+        """The durable position, and what this claim says."""
+        return Base(
+            self.tail.position,
+            self.books.facts._replace(
+                process=self.process,
+                owner=self.name,
+                app=self.app.name,
+                partition_count=self.log.facts.partition_count,
+                topic_ids=self.log.facts.topic_ids,
+                format_level=self.settings.format_level,
+                released=self._released,
+            ),
+        )
 
     async def _keep(self, entries: list[Entry]) -> None:
         """Append to the snapshots. Raises what the log raises, also where its answer is unknown."""

@@ -1,0 +1,188 @@
+"""Writes an owner's run snapshots and checkpoints: from durable state only, a little at a time.
+
+Source: design, section 3.3; docs/adr/0014 and 0015. A large run is not written again at each
+checkpoint; while one stays behind, the position that is written is held back to where it is whole.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from refold.engine.books import Books
+from refold.engine.checkpoints import (
+    LARGE_BYTES,
+    PART_BYTES,
+    Base,
+    Kept,
+    Large,
+    checkpoint_of,
+    entries_of,
+)
+from refold.log.port import Entry
+from refold_projections.fold import Mark, RunState, kept_slots, to_snapshot
+from refold_schemas.codec import Codec
+from refold_schemas.snapshots import SlotKept
+
+BATCH_BYTES = 512 * 1024
+GROWTH = 0.5
+"""A large snapshot is written again once the run's log has grown by this share of it."""
+REDO_EVENTS_MAX = 100_000
+"""Or once a takeover would have to read more records than these for the run's sake."""
+YIELD_BYTES = 32 * 1024
+YIELD_RUNS = 50
+YIELD_SLOTS = 500
+"""After so much encoding others of the loop have their turn."""
+TOMBSTONES_MAX = 1_000
+ROOM_BYTES = 2 * 1024
+"""More than key, frame and names of a part take in its batch."""
+
+Append = Callable[[list[Entry]], Awaitable[None]]
+
+
+class _Unsaved(NamedTuple):
+    """A durable state that changed since its snapshot: packed already, or as objects."""
+
+    run_id: str
+    packed: bytes | None
+    state: RunState | None
+    mark: Mark
+
+
+class Keeper:
+    """Snapshots and checkpoints of one claim. `append` stores a batch or raises.
+
+    What holds at any time, and makes every written position a true one: all records of a run
+    before `_holds[run_id]`, of a run without a hold all before `_covered`, are in a snapshot of it
+    that stands. A run is held only while it is in `books.dirty`.
+    """
+
+    def __init__(
+        self,
+        books: Books,
+        codec: Codec,
+        partition: int,
+        kept: Kept,
+        base: Base,
+        append: Append,
+        *,
+        batch_size_max: int,
+    ) -> None:
+        self._books, self._codec, self._partition = books, codec, partition
+        self._kept, self._append = kept, append
+        self._covered = base
+        self._holds: dict[str, Base] = {}
+        self._part_bytes = max(1, min(PART_BYTES, batch_size_max - ROOM_BYTES))
+        self._lock = asyncio.Lock()
+        self._encoded = 0
+
+    async def checkpoint(self, now: Callable[[], Base], *, whole: bool) -> list[bytes]:
+        """Snapshot what changed, then write a position. Returns the keys not needed any more.
+
+        `now` says where the owner stands durably; it is asked in the same turn of the loop in which
+        the states are taken. `whole`: no large run is left for later. Raises what `append` raises;
+        then everything is tried again next time.
+        """
+        async with self._lock:
+            base = now()
+            unsaved, holds = self._take(base, whole=whole)
+            dirty, self._books.dirty = self._books.dirty, {}
+            label = self._kept.label(self._books.claim_id)
+            tried: list[tuple[str, int]] = []
+            large: dict[str, Large] = {}
+            try:
+                await self._write(unsaved, label, tried, large)
+                start = min((base, *holds.values()), key=lambda b: b.position.offset_next)
+                record = self._codec.encode(checkpoint_of(self._partition, start))
+                await self._append([Entry(f"/{label}".encode(), record)])
+            except BaseException:
+                self._books.dirty = {**dirty, **self._books.dirty}
+                self._kept.failed((run_id for run_id, _ in tried), label)
+                raise
+            self._covered, self._holds = base, holds
+            self._books.dirty = {**dict.fromkeys(holds), **self._books.dirty}
+            for run_id, _ in tried:
+                self._kept.large.pop(run_id, None)
+            self._kept.large.update(large)
+            return self._kept.replaced(tried, label)
+
+    async def delete(self, keys: list[bytes]) -> None:
+        """Delete keys that are not needed any more. Raises what `append` raises."""
+        for at in range(0, len(keys), TOMBSTONES_MAX):
+            await self._append([Entry(key, None) for key in keys[at : at + TOMBSTONES_MAX]])
+
+    def _take(self, base: Base, *, whole: bool) -> tuple[list[_Unsaved], dict[str, Base]]:
+        """The durable states to be written, as they are now (they do not change any more), and
+        which runs are left for later, each with the position to which its snapshot reaches."""
+        books = self._books
+        taken: list[_Unsaved] = []
+        holds: dict[str, Base] = {}
+        for run_id in books.dirty:
+            packed = books.states.packed(run_id)
+            state = None if packed is not None else books.durable(run_id)
+            held = self._holds.get(run_id, self._covered)
+            if not whole and self._can_wait(run_id, state, held, base):
+                holds[run_id] = held
+            elif packed is not None or state is not None:
+                taken.append(_Unsaved(run_id, packed, state, books.marks[run_id]))
+        return taken, holds
+
+    def _can_wait(self, run_id: str, state: RunState | None, held: Base, base: Base) -> bool:
+        last = self._kept.large.get(run_id)
+        if last is None:
+            return False
+        if base.position.offset_next - held.position.offset_next > REDO_EVENTS_MAX:
+            return False
+        if state is None:
+            return True  # packed: nobody unpacks it to know how far it has grown
+        if last.byte_count is None:
+            self._kept.large[run_id] = last._replace(byte_count=state.byte_count)
+            return True
+        return state.byte_count - last.byte_count < GROWTH * last.size
+
+    async def _write(
+        self,
+        unsaved: list[_Unsaved],
+        label: str,
+        tried: list[tuple[str, int]],
+        large: dict[str, Large],
+    ) -> None:
+        batch: list[Entry] = []
+        size = 0
+        for at, (run_id, packed, state, mark) in enumerate(unsaved):
+            if at % YIELD_RUNS == YIELD_RUNS - 1:
+                await self._yield()
+            if packed is None and state is not None:
+                packed = await self._encode(state, mark)
+            assert packed is not None
+            entries = entries_of(self._codec, run_id, packed, label, self._part_bytes)
+            tried.append((run_id, len(entries)))
+            if len(packed) >= LARGE_BYTES:
+                large[run_id] = Large(len(packed), None if state is None else state.byte_count)
+            for entry in entries:
+                length = len(entry.key or b"") + len(entry.value or b"")
+                if batch and size + length > BATCH_BYTES:
+                    await self._append(batch)
+                    batch, size = [], 0
+                batch.append(entry)
+                size += length
+        if batch:
+            await self._append(batch)
+
+    async def _encode(self, state: RunState, mark: Mark) -> bytes:
+        slots: tuple[SlotKept, ...] | None = None
+        if len(state.slots) > YIELD_SLOTS:
+            made: list[SlotKept] = []
+            for slot in kept_slots(state):
+                made.append(slot)
+                if len(made) % YIELD_SLOTS == 0:
+                    await self._yield()
+            slots = tuple(made)
+        snapshot = self._codec.encode(to_snapshot(state, mark, slots))
+        self._encoded += len(snapshot)
+        if self._encoded > YIELD_BYTES:
+            await self._yield()
+        return snapshot
+
+    async def _yield(self) -> None:
+        self._encoded = 0
+        await asyncio.sleep(0)
