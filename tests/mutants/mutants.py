@@ -11,6 +11,7 @@ ATTEMPTS = "services/refold/engine/attempts.py"
 BOOKS = "services/refold/engine/books.py"
 CALLS = "services/refold/engine/calls.py"
 DECIDE = "services/refold/engine/decide.py"
+KEEPING = "services/refold/engine/keeping.py"
 OWNER = "services/refold/engine/owner.py"
 RECOVERY = "services/refold/engine/recovery.py"
 BIRTHS = "services/refold/engine/births.py"
@@ -318,9 +319,17 @@ MUTANTS: tuple[Mutant, ...] = (
     _one(
         "snapshots_hold_what_is_not_durable",
         "3.3: snapshots are taken from durable state only",
-        BOOKS,
-        "state = None if packed else self.durable(run_id)",
-        "state = None if packed else self.states.get(run_id)",
+        KEEPING,
+        "state = None if packed is not None else books.durable(run_id)",
+        "state = None if packed is not None else books.states.get(run_id)",
         Seeds(1, 40),
+    ),
+    _one(
+        "a_position_does_not_wait_for_its_snapshots",
+        "3.3: redo_offset is the smallest offset not yet covered by its run's snapshot",
+        KEEPING,
+        "start = min((base, *holds.values()), key=lambda b: b.position.offset_next)",
+        "start = base",
+        NamedTests(("tests/simulation/test_checkpoints.py",)),
     ),
 )
