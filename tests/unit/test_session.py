@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import dataclasses
+import gc
 import threading
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -1191,6 +1192,44 @@ def test_futures_and_other_awaitables_are_named(awaited: Callable[[], Any], name
     assert str(asyncio.run(drive())).endswith(name)
 
 
+@pytest.mark.parametrize(
+    ("use", "kind"),
+    [
+        (lambda ctx, load: asyncio.gather(ctx.step(load, 1), ctx.step(load, 2)), ForeignAwait),
+        (lambda ctx, load: asyncio.create_task(ctx.step(load, 1)), ForeignAwait),
+        (lambda ctx, load: asyncio.create_task(ctx.step(load, 1)) and ctx.step(load, 2), None),
+    ],
+)
+def test_what_asyncio_was_given_is_not_complained_of_later(
+    use: Callable[..., Any], kind: type[BaseException] | None
+) -> None:
+    app = App("a")
+    load = reading(app, "load")
+    complaints: list[Any] = []
+
+    async def body(ctx: RunContext) -> None:
+        await use(ctx, load)
+
+    running(app, body)
+
+    async def drive() -> BaseException:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: complaints.append(context))
+        error = Play(app, new_state()).run().error
+        for _ in range(3):
+            await asyncio.sleep(0)
+        gc.collect()
+        return error
+
+    error = asyncio.run(drive())
+    assert complaints == []
+    if kind is None:
+        assert str(error).startswith("ctx.step(step, …): made in test_session.py:")
+    else:
+        assert isinstance(error, ForeignAwait)
+        assert error.awaited.startswith(("asyncio.gather", "asyncio.Task of ctx.step"))
+
+
 def test_run_code_that_catches_foreign_awaits_for_ever_is_given_up() -> None:
     app = App("a")
 
@@ -1323,6 +1362,69 @@ def test_a_step_called_directly_in_run_code_is_refused_live_and_on_replay(is_asy
     if is_async:
         asyncio.run(called)
     assert sent == ["hello"]
+
+
+FORGETTING: list[tuple[Callable[..., Any], str]] = [
+    (lambda ctx, load: ctx.step(load, 1), "ctx.step(step, …)"),
+    (lambda ctx, load: ctx.sleep(timedelta(1)), "ctx.sleep(…)"),
+    (lambda ctx, load: ctx.map(load, [1]), "ctx.map(step, …)"),
+    (lambda ctx, load: ctx.gather(ctx.step(load, 1), ctx.step(load, 2)), "ctx.gather(…)"),
+    (lambda ctx, load: ctx.revalidate(load, 1, recorded=1), "ctx.revalidate(step, …)"),
+]
+
+
+@pytest.mark.parametrize(("forget", "named"), FORGETTING)
+@pytest.mark.parametrize("in_branch", [False, True])
+def test_a_forgotten_await_fails_the_run_and_names_the_call_and_its_line(
+    forget: Callable[..., Any], named: str, in_branch: bool
+) -> None:
+    app = App("a")
+    load = reading(app, "load")
+
+    async def part(ctx: RunContext) -> str:
+        await ctx.step(load, 0)
+        forget(ctx, load)
+        await ctx.step(load, 2)
+        return "done"
+
+    async def body(ctx: RunContext) -> Any:
+        return await (ctx.gather(part(ctx)) if in_branch else part(ctx))
+
+    live = Play(running(app, body), new_state()).run()
+    line = forget.__code__.co_firstlineno
+    for play in (live, *(replay(app, prefix).run() for prefix in live.history)):
+        assert isinstance(play.error, CallRefused)
+        assert str(play.error).startswith(f"{named}: made in test_session.py:{line}, <lambda>, and")
+        assert f"write await {named}" in str(play.error)
+    assert len(live.state.slots) == 2
+
+
+def test_the_error_of_a_run_stands_before_what_it_left_unawaited() -> None:
+    app = App("a")
+    load = reading(app, "load")
+
+    async def body(ctx: RunContext) -> None:
+        ctx.step(load, 1)  # type: ignore[unused-coroutine]
+        raise ValueError("mine")
+
+    assert str(Play(running(app, body), new_state()).start().error) == "mine"
+
+
+def test_a_call_that_is_returned_or_made_by_a_helper_is_awaited_where_it_is_awaited() -> None:
+    app = App("a")
+    load = reading(app, "load")
+
+    def helper(ctx: RunContext) -> Any:
+        return ctx.step(load, 1)
+
+    async def body(ctx: RunContext) -> Any:
+        calls = [helper(ctx) for _ in range(3)]
+        first = await calls.pop()
+        unused = helper(ctx)
+        unused.close()  # said on purpose
+        return first, await ctx.gather(*calls)
+
+    assert Play(running(app, body), new_state()).run().result == (1, (1, 1))
 
 
 def test_a_step_of_another_app_is_refused() -> None:

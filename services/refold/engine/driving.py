@@ -7,7 +7,8 @@ from threading import get_ident
 from typing import Any
 
 from refold.engine.branches import WAIT, Branch
-from refold.engine.foreign import FOREIGN_MAX, foreign_await
+from refold.engine.foreign import FOREIGN_MAX, foreign_await, keep_quiet
+from refold.engine.unawaited import Made, drop, unawaited
 from refold_schemas.errors.run import RunTornDown, StepOutsideRun
 
 TEARDOWN_CALLS_MAX = 100
@@ -21,19 +22,23 @@ class Driving:
     """The branches of one run. `waiting` maps slots to the branches that wait for them.
 
     `stopped` ends the driving at once, whatever is ready. `swallowed` is True if run code would
-    not let itself be closed. Not thread-safe: one thread drives and closes.
+    not let itself be closed. `unbegun` holds the calls that run code has made and not awaited yet,
+    by their number in `made`, as tuples of the shape `Made`. Not thread-safe: one thread
+    drives and closes.
     """
 
     __slots__ = (
         "_calls_closing",
-        "_current",
         "_ready",
         "_thread",
         "branches",
         "closing",
+        "current",
+        "made",
         "run_id",
         "stopped",
         "swallowed",
+        "unbegun",
         "waiting",
     )
 
@@ -44,9 +49,11 @@ class Driving:
         self.waiting: dict[str, Branch] = {}
         self.stopped = self.closing = self.swallowed = False
         self._ready: deque[tuple[Branch, Any, BaseException | None]] = deque()
-        self._current: Branch | None = None
+        self.current: Branch | None = None
         self._thread = 0
         self._calls_closing = 0
+        self.made = 0
+        self.unbegun: dict[int, tuple[Any, ...]] = {}
 
     def begin(self, branch: Branch) -> None:
         """Drive a new branch in its turn."""
@@ -69,7 +76,7 @@ class Driving:
         try:
             while ready and not self.stopped:
                 branch, value, error = ready.popleft()
-                self._current = branch
+                self.current = branch
                 coroutine = branch.coroutine
                 try:
                     if error is None:
@@ -88,12 +95,13 @@ class Driving:
                     else:
                         self._refuse_foreign(branch, request)
         finally:
-            self._current = None
+            self.current = None
             sys.set_asyncgen_hooks(*hooks)
 
     def _refuse_foreign(self, branch: Branch, request: object) -> None:
         branch.foreign += 1
         error = foreign_await(branch.coroutine, request)
+        keep_quiet(request)
         if branch.foreign < FOREIGN_MAX:
             self._ready.appendleft((branch, None, error))
             return
@@ -103,15 +111,21 @@ class Driving:
         self._end(branch, None, error)
 
     def _end(self, branch: Branch, result: Any, error: BaseException | None) -> None:
-        self._current = None
+        self.current = None
         del self.branches[branch]
-        branch.ended(branch, result, error)
+        if self.unbegun:
+            left = [n for n, made in self.unbegun.items() if made[1] is branch]
+            forgotten = [Made(*self.unbegun.pop(n)) for n in left]
+            if error is None:
+                error = unawaited(forgotten)
+            drop(forgotten)
+        branch.ended(branch, result if error is None else None, error)
 
     # ---- who runs now
 
     def running(self, call: str) -> Branch:
         """The branch that runs now. Raises StepOutsideRun or RunTornDown."""
-        branch = self._current
+        branch = self.current
         if branch is None or get_ident() != self._thread:
             raise StepOutsideRun(call, self.run_id)
         if self.closing:
@@ -120,7 +134,7 @@ class Driving:
 
     def any_branch(self, call: str) -> Branch:
         """As `running`, for calls that do no harm while the run is torn down."""
-        branch = self._current
+        branch = self.current
         if branch is None or get_ident() != self._thread:
             raise StepOutsideRun(call, self.run_id)
         return branch
@@ -140,7 +154,7 @@ class Driving:
         self._ready.clear()
         self.waiting.clear()
         for branch in reversed(self.branches):
-            self._current = branch
+            self.current = branch
             self._calls_closing = 0
             try:
                 # Not close(): that would hide it if an inner coroutine went on.
@@ -155,5 +169,7 @@ class Driving:
                 self.swallowed = True
                 _abandoned.append(branch.coroutine)
             finally:
-                self._current = None
+                self.current = None
         self.branches.clear()
+        drop(Made(*made) for made in self.unbegun.values())
+        self.unbegun.clear()

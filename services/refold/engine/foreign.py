@@ -36,6 +36,21 @@ def foreign_await(coroutine: Coroutine[Any, Any, Any], request: object) -> Forei
     return ForeignAwait(awaited, where, repair)
 
 
+def keep_quiet(request: object) -> None:
+    """See to it that an awaited future of asyncio does not complain later that nobody heard it.
+
+    Run code has been told what to write instead; how the future ends is of no interest.
+    """
+    if getattr(type(request), "_asyncio_future_blocking", None) is not None:
+        future: Any = request
+        future.add_done_callback(_retrieve)
+
+
+def _retrieve(future: Any) -> None:
+    if not future.cancelled():
+        future.exception()
+
+
 def _is_library(module: str, path: str) -> bool:
     return module.partition(".")[0] in sys.stdlib_module_names or "site-packages" in path
 
@@ -48,8 +63,11 @@ def _object_name(request: object) -> str:
     if request is None:
         return "a bare yield"
     kind = type(request)
+    if kind.__qualname__ == "_GatheringFuture":
+        return "asyncio.gather"
     module = {"_asyncio": "asyncio", "builtins": ""}.get(kind.__module__, kind.__module__)
     name = f"{module}.{kind.__qualname__}" if module else kind.__qualname__
     get_coro = getattr(request, "get_coro", None)
     inner = None if get_coro is None else getattr(get_coro(), "__qualname__", None)
-    return f"{name} of {inner}" if inner else name
+    # A call of the context is shown as run code wrote it.
+    return f"{name} of {inner.replace('RunCalls._', 'ctx.')}" if inner else name

@@ -1,5 +1,6 @@
 """What run code calls through its context: steps, branches, loops, and what derives from them."""
 
+import sys
 import uuid
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import timedelta
@@ -28,9 +29,38 @@ class RunCalls:
         self._driving, self._births = driving, births
         self.drive_ms = started_ms
 
-    async def step(self, fn: object, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Any:
+    def step(
+        self, fn: object, args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> Coroutine[Any, Any, Any]:
         """See RunContext.step."""
+        # As _made does it, written out: this is done for every step.
+        driving = self._driving
+        number = driving.made = driving.made + 1
+        call = self._step(number, fn, args, kwargs)
+        branch = driving.current
+        if branch is not None:
+            frame = sys._getframe(2)  # run code, behind the context's own method
+            driving.unbegun[number] = (call, branch, "ctx.step", fn, frame.f_code, frame.f_lasti)
+        return call
+
+    def _made(
+        self, name: str, subject: object, begin: Callable[[int], Coroutine[Any, Any, Any]]
+    ) -> Coroutine[Any, Any, Any]:
+        """Make a call that its branch has to await before it ends."""
+        driving = self._driving
+        number = driving.made = driving.made + 1
+        call = begin(number)
+        if driving.current is not None:
+            frame = sys._getframe(3)
+            place = (frame.f_code, frame.f_lasti)
+            driving.unbegun[number] = (call, driving.current, name, subject, *place)
+        return call
+
+    async def _step(
+        self, number: int, fn: object, args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> Any:
         driving, births = self._driving, self._births
+        driving.unbegun.pop(number, None)
         if driving.closing:
             await driving.refuse_teardown()
         branch = driving.running("ctx.step")
@@ -38,9 +68,12 @@ class RunCalls:
         births.step(branch, definition, definition.bind(args, kwargs))
         return await WAIT
 
-    async def sleep(self, duration: timedelta) -> None:
+    def sleep(self, duration: timedelta) -> Coroutine[Any, Any, None]:
         """See RunContext.sleep."""
-        branch = await self._running("ctx.sleep")
+        return self._made("ctx.sleep", duration, lambda number: self._sleep(number, duration))
+
+    async def _sleep(self, number: int, duration: timedelta) -> None:
+        branch = await self._running("ctx.sleep", number)
         if not isinstance(duration, timedelta) or duration < timedelta(0):
             raise CallRefused(
                 "ctx.sleep", f"{duration!r} is no duration", "pass a timedelta of zero or more"
@@ -48,16 +81,31 @@ class RunCalls:
         self._births.sleep(branch, duration)
         await WAIT
 
-    async def revalidate(
+    def revalidate(
         self,
         fn: object,
         args: tuple[object, ...],
         kwargs: Mapping[str, object],
         recorded: object,
         tolerance: Callable[[Any, Any], bool] | None,
-    ) -> Any:
+    ) -> Coroutine[Any, Any, Any]:
         """See RunContext.revalidate."""
-        branch = await self._running("ctx.revalidate")
+        return self._made(
+            "ctx.revalidate",
+            fn,
+            lambda number: self._revalidate(number, fn, args, kwargs, recorded, tolerance),
+        )
+
+    async def _revalidate(
+        self,
+        number: int,
+        fn: object,
+        args: tuple[object, ...],
+        kwargs: Mapping[str, object],
+        recorded: object,
+        tolerance: Callable[[Any, Any], bool] | None,
+    ) -> Any:
+        branch = await self._running("ctx.revalidate", number)
         definition = self._births.definition("ctx.revalidate", fn)
         if not definition.re_executable:
             raise CallRefused(
@@ -72,17 +120,26 @@ class RunCalls:
             raise Revalidation(recorded, fresh, slot=slot)
         return fresh
 
-    async def _running(self, call: str) -> Branch:
+    async def _running(self, call: str, number: int) -> Branch:
+        self._driving.unbegun.pop(number, None)
         if self._driving.closing:
             await self._driving.refuse_teardown()
         return self._driving.running(call)
 
     # ---- branches
 
-    async def gather(self, calls: tuple[object, ...], named: Mapping[str, object]) -> Any:
+    def gather(
+        self, calls: tuple[object, ...], named: Mapping[str, object]
+    ) -> Coroutine[Any, Any, Any]:
         """See RunContext.gather."""
+        given = (*calls, *named.values())
+        return self._made("ctx.gather", given, lambda number: self._gather(number, calls, named))
+
+    async def _gather(
+        self, number: int, calls: tuple[object, ...], named: Mapping[str, object]
+    ) -> Any:
         try:
-            branch = await self._running("ctx.gather")
+            branch = await self._running("ctx.gather", number)
             children = _children(calls, named)
         except BaseException:
             _close_all((*calls, *named.values()))
@@ -99,14 +156,21 @@ class RunCalls:
             return dict(zip(named, group.results, strict=True))
         return tuple(group.results)
 
-    async def map(
+    def map(
         self, fn: object, items: Iterable[object], every: int, concurrency: int
-    ) -> list[Any]:
+    ) -> Coroutine[Any, Any, list[Any]]:
         """See RunContext.map."""
-        branch = await self._running("ctx.map")
+        return self._made(
+            "ctx.map", fn, lambda number: self._map(number, fn, items, every, concurrency)
+        )
+
+    async def _map(
+        self, number: int, fn: object, items: Iterable[object], every: int, concurrency: int
+    ) -> list[Any]:
+        branch = await self._running("ctx.map", number)
         definition = self._births.definition("ctx.map", fn)
-        for name, number in (("every", every), ("concurrency", concurrency)):
-            _check_count("ctx.map", name, number)
+        for name, count in (("every", every), ("concurrency", concurrency)):
+            _check_count("ctx.map", name, count)
         calls = [definition.bind((item,), {}) for item in items]
         place = branch.scope.slot("map")
         if not calls:
