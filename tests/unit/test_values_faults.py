@@ -3,9 +3,11 @@
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
-from refold_schemas.values import NotDone, decode_error, encode_error
-from refold_schemas.values.faults import MESSAGE_LENGTH_MAX
+from refold_schemas.values import NotDone, decode_error, encode_error, line_of, text_of
+from refold_schemas.values.texts import MESSAGE_LENGTH_MAX
+from support.shop import Account
 
 
 class CardDeclined(Exception):
@@ -111,3 +113,32 @@ def test_group_and_base_exceptions_are_kept_too() -> None:
     info = encode_error(ExceptionGroup("several", [ValueError("a")]))
     assert (info.type, info.args) == ("ExceptionGroup", None)
     assert encode_error(KeyboardInterrupt()).type == "KeyboardInterrupt"
+
+
+class Bottomless(BaseException):
+    def __str__(self) -> str:
+        raise SystemExit(1)
+
+
+@pytest.mark.parametrize("exc", [Unprintable(), Bottomless()])
+def test_a_message_that_cannot_be_read_says_so(exc: BaseException) -> None:
+    assert "cannot be read" in text_of(exc)
+    assert line_of(exc).startswith(f"{type(exc).__name__}: (its message cannot be read")
+    assert encode_error(exc).message == text_of(exc)
+
+
+def test_a_line_is_cut_and_has_no_half_of_a_surrogate_pair() -> None:
+    assert line_of(ValueError("x" * 600)) == "ValueError: " + "x" * 499 + "…"
+    assert line_of(ValueError("\ud800")) == "ValueError: \\ud800"
+    assert len(text_of(ValueError("\ud800" * 600), 500)) <= 500
+
+
+def test_a_validation_error_is_kept_without_the_input() -> None:
+    """pydantic's own text quotes the input, in which a secret may be."""
+    with pytest.raises(ValidationError) as found:
+        Account.model_validate({"name": {"x": "hunter2-a"}, "token": ["hunter2-b"]})
+    info = encode_error(found.value)
+    assert "hunter2" not in repr(info)
+    assert info.message.startswith("3 validation errors for Account: name: Input should be a valid")
+    assert "; password: Field required; token: " in info.message
+    assert "hunter2" not in line_of(found.value)

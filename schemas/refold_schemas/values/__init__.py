@@ -24,6 +24,7 @@ from refold_schemas.values.records import (
 )
 from refold_schemas.values.run_ids import RUN_ID_LENGTH_MAX, check_run_id
 from refold_schemas.values.storing import DEPTH_MAX, NODES_MAX, encode_value
+from refold_schemas.values.texts import line_of, text_of
 
 __all__ = [
     "DEPTH_MAX",

@@ -2,15 +2,14 @@
 
 from collections.abc import Iterable
 
-from refold_schemas.errors import ValueRefused, ValueUnreadable
+from refold_schemas.errors import ValueUnreadable
 from refold_schemas.values.compare import difference
 from refold_schemas.values.kinds import class_id
 from refold_schemas.values.reading import decode_value
 from refold_schemas.values.records import ErrorInfo, Value
 from refold_schemas.values.storing import encode_value
+from refold_schemas.values.texts import text_of
 
-MESSAGE_LENGTH_MAX = 10_000
-"""Characters of an exception's message that are kept; what is longer ends in `…`."""
 ARGUMENTS_BYTES_MAX = 32_768
 """Stored arguments over it are left out: a failure must always find room in a batch."""
 
@@ -19,7 +18,8 @@ def encode_error(exc: BaseException) -> ErrorInfo:
     """Keep an exception: its class, its message and, where that makes it again, its arguments.
 
     `args` is set only if they can be stored in 32 KiB and `type(exc)(*args)` has the same arguments
-    and attributes; never raises.
+    and attributes. Of a validation error of pydantic's only places and messages are kept, not the
+    input. Never raises.
 
     >>> encode_error(ValueError("no such order"))
     ErrorInfo(type='ValueError', path='builtins:ValueError', message='no such order', \
@@ -27,7 +27,7 @@ args=Value(type='', type_version=1, encoding='j1', key_id=None, \
 body=b'{"$tuple":["no such order"]}', ref=None))
     """
     return ErrorInfo(
-        type(exc).__name__, class_id(type(exc)), _message(exc), _faithful_arguments(exc)
+        type(exc).__name__, class_id(type(exc)), text_of(exc), _faithful_arguments(exc)
     )
 
 
@@ -47,15 +47,6 @@ def decode_error(info: ErrorInfo, types: Iterable[type[BaseException]]) -> BaseE
     return None
 
 
-def _message(exc: BaseException) -> str:
-    try:
-        text = str(exc)
-    except Exception as error:  # a __str__ that raises must not hide what it belongs to
-        text = f"(its message cannot be read: {type(error).__name__})"
-    text = text.encode(errors="backslashreplace").decode()
-    return text if len(text) <= MESSAGE_LENGTH_MAX else text[: MESSAGE_LENGTH_MAX - 1] + "…"
-
-
 def _faithful_arguments(exc: BaseException) -> Value | None:
     try:
         value = encode_value(exc.args, path="args")
@@ -69,7 +60,7 @@ def _faithful_arguments(exc: BaseException) -> Value | None:
             and str(again) == str(exc)
         )
         return value if same and len(value.body or b"") <= ARGUMENTS_BYTES_MAX else None
-    except ValueRefused:
-        return None
-    except Exception:  # a constructor that takes other arguments than it keeps
+    except KeyboardInterrupt:
+        raise  # not of its making: somebody wants the process to end
+    except BaseException:  # not storable, or a constructor that takes other arguments than it keeps
         return None

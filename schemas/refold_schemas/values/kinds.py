@@ -5,10 +5,11 @@ pydantic is never imported here: an object of one of its models exists only wher
 
 import dataclasses
 import sys
-from collections.abc import Callable
 from enum import Enum
 from functools import cached_property
 from typing import Any, NamedTuple
+
+from refold_schemas.values.texts import findings, line_of
 
 BUILTINS = (str, bytes, int, float, complex, list, tuple, dict, set, frozenset, BaseException)
 """A subclass of one of these carries a second value beside its fields, so it is no record."""
@@ -163,9 +164,5 @@ def _build_dataclass(cls: Any, fields: dict[str, object]) -> Any:
 
 def describe(error: Exception) -> str:
     """Say what a validator or constructor found, without the input: it may be long or private."""
-    errors: Callable[..., list[dict[str, Any]]] | None = getattr(error, "errors", None)
-    if errors is None or not type(error).__module__.startswith("pydantic"):
-        return f"{type(error).__name__}: {error}"[:300]
-    first = errors(include_input=False, include_url=False, include_context=False)[0]
-    where = ".".join(str(part) for part in first["loc"])
-    return f"{where}: {first['msg']}"[:300] if where else str(first["msg"])[:300]
+    found = findings(error)
+    return found[0][:300] if found else line_of(error)[:300]

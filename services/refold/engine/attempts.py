@@ -30,6 +30,7 @@ from refold_schemas.values import (
     effect_key,
     encode_error,
     encode_value,
+    line_of,
 )
 
 if TYPE_CHECKING:
@@ -529,8 +530,7 @@ def short_repr(result: object) -> str:
 
 def describe(error: BaseException) -> str:
     """An exception in one line, as the reason of a doubt."""
-    text = str(error).encode("utf-8", "backslashreplace").decode()
-    return f"{type(error).__name__}: {text[:500]}" if text else type(error).__name__
+    return line_of(error)
 
 
 __all__ = ["Attempts", "ErrorInfo", "describe", "storable"]
