@@ -6,17 +6,28 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, assert_type
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    NamedTuple,
+    NewType,
+    NotRequired,
+    TypedDict,
+    assert_type,
+)
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 
 import refold
 from refold import App, Effect, Policy, RegistrationRefused, Retry, RunContext
 from refold.app import RunDef, StepDef
 from refold_schemas.errors import CallRefused, EffectBarred, InputRefused
 from refold_schemas.values import encode_value
+from support.shop import Account
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -411,6 +422,107 @@ def test_an_input_is_read_into_the_type_of_the_parameter() -> None:
     assert definition.read_input(encode_value(Order(id="1", pence=2))) == Order(id="1", pence=2)
     with pytest.raises(InputRefused, match="run 'agent': its input does not validate"):
         definition.read_input(encode_value({"number": 3}))
+
+
+class Tree(BaseModel):
+    child: "Tree | None" = None
+
+
+class Token(BaseModel):
+    value: Secret[int]
+
+
+@dataclass
+class Session:
+    user: str
+    tokens: dict[str, list[Token]]
+
+
+class Request(TypedDict):
+    key: NotRequired[SecretBytes]
+
+
+class Pair(NamedTuple):
+    name: str
+    word: SecretStr
+
+
+Word = NewType("Word", SecretStr)
+
+
+@pytest.mark.parametrize(
+    ("kind", "where"),
+    [
+        (SecretStr, "it is a SecretStr"),
+        (SecretStr | None, "it is a SecretStr"),
+        (Account, "Account.password is a SecretStr"),
+        (list[tuple[Account, ...]], "Account.password is a SecretStr"),
+        (Session, "Token.value is a Secret"),
+        (Request, "Request.key is a SecretBytes"),
+        (Pair, "Pair.word is a SecretStr"),
+        (Word, "it is a SecretStr"),
+        (Annotated[dict[str, SecretStr], "note"], "it is a SecretStr"),
+    ],
+)
+def test_a_secret_in_a_declared_type_is_refused_when_it_is_registered(
+    kind: Any, where: str
+) -> None:
+    """Plain JSON has no classes: what a client sends for a SecretStr is stored as it is given."""
+    app = App("a")
+
+    def takes(given: Any) -> int:
+        return 1
+
+    def gives() -> Any: ...
+
+    async def agent(ctx: RunContext, given: Any) -> int:
+        return 1
+
+    takes.__annotations__["given"] = agent.__annotations__["given"] = kind
+    gives.__annotations__["return"] = kind
+    reference = "pass a reference to it"
+    with pytest.raises(RegistrationRefused, match=f"parameter given .*{where}") as refused:
+        app.step(takes)
+    assert reference in refused.value.repair
+    with pytest.raises(RegistrationRefused, match=f"its result .*{where}"):
+        app.step(gives)
+    with pytest.raises(RegistrationRefused, match=f"parameter given .*{where}"):
+        app.run("agent")(agent)
+    assert not app.steps
+    assert not app.runs
+
+
+def test_a_secret_behind_a_name_that_comes_later_is_refused_at_the_first_use() -> None:
+    app = App("a")
+
+    @app.step
+    def takes(given: "Later") -> int:  # type: ignore[name-defined]  # noqa: F821
+        return 1
+
+    @app.run("agent")
+    async def agent(
+        ctx: RunContext,
+        given: "Later",  # type: ignore[name-defined]  # noqa: F821
+    ) -> None: ...
+
+    globals()["Later"] = Account
+    try:
+        with pytest.raises(CallRefused, match=r"Account\.password is a SecretStr"):
+            app.steps["takes"].bind(("x",), {})
+        with pytest.raises(InputRefused, match=r"Account\.password is a SecretStr"):
+            app.runs["agent"].read_input(encode_value({"name": "a", "password": "b"}))
+    finally:
+        del globals()["Later"]
+
+
+def test_a_type_that_names_itself_and_holds_no_secret_is_registered() -> None:
+    app = App("a")
+
+    @app.run("agent")
+    async def agent(ctx: RunContext, given: Tree) -> list[Tree]:
+        return [given]
+
+    assert app.runs["agent"].read_input(encode_value({"child": {}})) == Tree(child=Tree())
 
 
 def test_a_run_without_a_parameter_takes_no_input() -> None:

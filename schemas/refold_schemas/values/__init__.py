@@ -23,6 +23,7 @@ from refold_schemas.values.records import (
     Value,
 )
 from refold_schemas.values.run_ids import RUN_ID_LENGTH_MAX, check_run_id
+from refold_schemas.values.secrets import secret_in
 from refold_schemas.values.storing import DEPTH_MAX, NODES_MAX, encode_value
 from refold_schemas.values.texts import line_of, text_of
 
@@ -60,5 +61,8 @@ __all__ = [
     "encode_error",
     "encode_value",
     "fingerprint",
+    "line_of",
+    "secret_in",
+    "text_of",
     "values_differ",
 ]

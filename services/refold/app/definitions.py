@@ -8,8 +8,9 @@ from functools import cached_property
 from refold.app.effect import Effect
 from refold_schemas.errors.base import RefoldError
 from refold_schemas.errors.run import CallRefused, InputRefused
-from refold_schemas.values import Policy, Retry, Value, decode_value_as
+from refold_schemas.values import Policy, Retry, Value, decode_value_as, secret_in, text_of
 
+NO_SECRETS = "pass a reference to it (a name, an id) and read the secret inside a step"
 NO_DEFAULTS: Mapping[str, object] = {}
 
 
@@ -75,11 +76,18 @@ class StepDef:
         return {name: self._hints.get(name) for name in self.parameters}
 
     @cached_property
+    def _secret(self) -> str | None:
+        # Looked for at registration too; a name may have been resolvable only since.
+        return secret_problem(self._hints, (*self.parameters, "return"))
+
+    @cached_property
     def _positional_max(self) -> int:
         return len(self.parameters) - len(self.keyword_only)
 
     def bind(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> dict[str, object]:
         """Arguments by parameter name, defaults written out. Raises CallRefused naming the step."""
+        if self._secret is not None:
+            raise CallRefused(f"step {self.name!r}", self._secret, NO_SECRETS)
         parameters = self.parameters
         if not kwargs and len(args) == len(parameters) and not self.keyword_only:
             return dict(zip(parameters, args, strict=True))
@@ -155,6 +163,10 @@ class RunDef:
         """The annotated type of the input, None if there is none or it cannot be resolved."""
         return None if self.parameter is None else resolve_hints(self.fn).get(self.parameter)
 
+    @cached_property
+    def _secret(self) -> str | None:
+        return secret_problem({"input": self.input_type}, ("input",))
+
     def read_input(self, value: Value) -> object:
         """Read a stored (or plain JSON) input into today's type. Raises InputRefused."""
         if self.parameter is None:
@@ -162,12 +174,24 @@ class RunDef:
             if given is not None:
                 raise InputRefused(self.name, "the run function takes no input, one was given")
             return None
+        if self._secret is not None:
+            raise InputRefused(self.name, f"{self._secret}; {NO_SECRETS}")
         try:
             return decode_value_as(value, self.input_type)
         except RefoldError as error:
             raise InputRefused(self.name, error.message) from error
         except (ValueError, TypeError) as error:
-            raise InputRefused(self.name, str(error)) from error
+            raise InputRefused(self.name, text_of(error)) from error
+
+
+def secret_problem(hints: Mapping[str, object], names: tuple[str, ...]) -> str | None:
+    """Say that one of these annotations holds a secret, which would be in the log for ever."""
+    for name in names:
+        found = secret_in(hints.get(name))
+        if found is not None:
+            what = {"return": "its result", "input": "its input"}.get(name, f"its parameter {name}")
+            return f"{what} holds a secret ({found}), and the log is kept for ever"
+    return None
 
 
 def resolve_hints(fn: Callable[..., object]) -> dict[str, object]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from refold.app.definitions import RunDef, StepDef
+from refold.app.definitions import NO_SECRETS, RunDef, StepDef, resolve_hints, secret_problem
 from refold.app.effect import Effect
 from refold_schemas.errors.run import RegistrationRefused
 from refold_schemas.values import Policy, Retry
@@ -90,6 +90,7 @@ def step_def(fn: Callable[..., object], declared: Declared, release: StepDef | N
                 f"volatile names {volatile!r}, which is no parameter of it",
                 f"name one of {', '.join(names) or 'its parameters (it has none)'}",
             )
+    _refuse_secrets(what, fn, names)
     return StepDef(
         fn=fn,
         name=name,
@@ -147,6 +148,7 @@ def run_def(
             f"it takes ({', '.join(names)}), but is called with the run context and one input",
             "take ctx and at most one input, a pydantic model or dataclass for several values",
         )
+    _refuse_secrets(what, fn, names[1:])
     return RunDef(
         fn=fn,
         name=name,
@@ -244,6 +246,12 @@ def _is_effect(parameter: inspect.Parameter) -> bool:
     if annotation in (parameter.empty, Any, "Any"):
         return parameter.name == "fx"
     return annotation is Effect or annotation == "Effect"
+
+
+def _refuse_secrets(what: str, fn: Callable[..., object], names: tuple[str, ...]) -> None:
+    problem = secret_problem(resolve_hints(fn), (*names, "return"))
+    if problem is not None:
+        raise RegistrationRefused(what, problem, NO_SECRETS)
 
 
 def _parameter_names(what: str, parameters: Sequence[inspect.Parameter]) -> tuple[str, ...]:
