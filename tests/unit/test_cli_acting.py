@@ -163,7 +163,8 @@ def test_run_of_a_run_that_fails_is_exit_one(capsys: Capture, broker: MemoryBrok
     answer = answered(capsys, *run("declined"), code=1)
     assert set(answer) == {"run_id", "status", "error", "sentence"}
     assert answer["status"] == "failed"
-    assert answer["error"]["message"] == "run r1 failed: NotDone: no funds"
+    message = answer["error"]["message"]
+    assert message.startswith("run r1 failed: NotDone: no funds (in acting_shop.py:")
     assert main([*run("declined"), "--log", URL]) == 1
     assert "(R501)" in capsys.readouterr().err
 

@@ -13,6 +13,7 @@ from refold.engine.books import DecisionTooLarge
 from refold.engine.calls import LOOKED, NO_INTENT, Call, ChunkCall
 from refold.engine.decide import NoIntent, StepTerms
 from refold.engine.model_use import read_model_use
+from refold.engine.raised_at import encode_raised, raised_at
 from refold.engine.session import ChunkAsked, StepAsked
 from refold_projections.fold import OPEN, Slot
 from refold_schemas.errors import CallRefused, RefoldError, ValueRefused
@@ -28,9 +29,7 @@ from refold_schemas.values import (
     decode_value_as,
     digest_value,
     effect_key,
-    encode_error,
     encode_value,
-    line_of,
 )
 
 if TYPE_CHECKING:
@@ -215,7 +214,7 @@ class Attempts:
         elif self._certainly_not_done(call.definition, value):
             self._failed(call, value)
         else:
-            self._doubt(call, describe(value))
+            self._doubt(call, f"{describe(value)}{raised_at(value)}")
             owner.settling.look_at(run_id, slot)
 
     def _doubt(self, call: Call, reason: str) -> None:
@@ -293,7 +292,7 @@ class Attempts:
         events = decide.failed(
             slot,
             call.attempt,
-            encode_error(error),
+            encode_raised(error),
             None,
             wait_ms=wait_ms,
             fresh_key=fresh,
@@ -323,7 +322,7 @@ class Attempts:
             self.owner.reporter.report(call, "never_started", None, None)
         elif self._certainly_not_done(call.definition, value):
             call.reported = True
-            self.owner.reporter.report(call, "failed", None, encode_error(value))
+            self.owner.reporter.report(call, "failed", None, encode_raised(value))
 
     # ---- without an intent (re-executable)
 
@@ -410,7 +409,7 @@ class Attempts:
         events = decide.failed(
             call.slot,
             call.attempt,
-            encode_error(value),
+            encode_raised(value),
             bare,
             wait_ms=wait_ms,
             fresh_key=False,
@@ -530,7 +529,8 @@ def short_repr(result: object) -> str:
 
 def describe(error: BaseException) -> str:
     """An exception in one line, as the reason of a doubt."""
-    return line_of(error)
+    text = str(error).encode("utf-8", "backslashreplace").decode()
+    return f"{type(error).__name__}: {text[:500]}" if text else type(error).__name__
 
 
 __all__ = ["Attempts", "ErrorInfo", "describe", "storable"]

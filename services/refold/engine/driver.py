@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, assert_never
 from refold.app.definitions import StepDef
 from refold.engine import decide, waits
 from refold.engine.books import DecisionTooLarge
+from refold.engine.raised_at import console_traceback, encode_raised
 from refold.engine.session import (
     Ask,
     ChunkAsked,
@@ -294,26 +295,37 @@ class Driver:
         run_id = actor.run_id
         state = owner.books.states[run_id]
         end: RunCompleted | RunFailed | RunCancelled
+        shown = ""
         if state.cancel is not None:
             end = RunCancelled(state.cancel.why)
         elif isinstance(ask, Raised):
-            end = RunFailed(encode_error(ask.error))
+            end = RunFailed(encode_raised(ask.error))
+            shown = console_traceback(ask.error)
         else:
             try:
                 end = RunCompleted(encode_value(ask.result, path="result"))
             except ValueRefused as error:
                 end = RunFailed(encode_error(error))
-        self._end(run_id, end)
+        self._end(run_id, end, shown)
         self.drop(run_id)
 
-    def _end(self, run_id: str, end: RunCompleted | RunFailed | RunCancelled) -> None:
+    def _end(
+        self, run_id: str, end: RunCompleted | RunFailed | RunCancelled, shown: str = ""
+    ) -> None:
+        """Record how the run ended; `shown` is for the console only, once that is durable."""
         owner = self.owner
         state = owner.books.states[run_id]
         lookups = {d.name for d in owner.app.steps.values() if d.lookup is not None}
         proof_ms = owner.books.now_ms() + owner.settings.proof_after_ms
         events = decide.run_ended(state, end, proof_ms, lookups)
+
+        def told() -> None:
+            owner.tell_ended(run_id)
+            if shown:
+                owner.tell("traceback", run_id, shown)
+
         try:
-            owner.books.commit(run_id, events, then=lambda: owner.tell_ended(run_id))
+            owner.books.commit(run_id, events, then=told)
         except DecisionTooLarge as error:
             # The effects are done and recorded; only the result cannot be kept.
             too_large = ValueTooLarge(run_id, RUN_RESULT, error.size, error.size_max)

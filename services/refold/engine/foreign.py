@@ -20,7 +20,7 @@ def foreign_await(coroutine: Coroutine[Any, Any, Any], request: object) -> Forei
         if code is None or frame is None:
             break
         module = str(frame.f_globals.get("__name__", ""))
-        if _is_library(module, code.co_filename):
+        if is_library(module, code.co_filename):
             names.append(_public(module, code.co_qualname))
         elif not module.startswith("refold."):
             where = f"in {code.co_qualname} (line {frame.f_lineno})"
@@ -51,7 +51,8 @@ def _retrieve(future: Any) -> None:
         future.exception()
 
 
-def _is_library(module: str, path: str) -> bool:
+def is_library(module: str, path: str) -> bool:
+    """Whether a module is Python's own or installed, and not the author's."""
     return module.partition(".")[0] in sys.stdlib_module_names or "site-packages" in path
 
 

@@ -50,8 +50,10 @@ PACKING_MAX = 2_000
 class WorkerEvent(NamedTuple):
     """Something that people may want to see: all of it is durable in the log when it is told.
 
-    `kind`: claimed, resumed, completed, failed, cancelled, in_doubt, waiting, blocked, diverged,
-    conflict, rejected, warning, ended_claim, released, log.
+    A traceback is of a run that has failed; it alone is in no log.
+
+    `kind`: claimed, resumed, completed, failed, traceback, cancelled, in_doubt, waiting, blocked,
+    diverged, conflict, rejected, warning, ended_claim, released, log.
     """
 
     kind: str
