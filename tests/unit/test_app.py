@@ -242,6 +242,21 @@ async def generator() -> Any:
 def stars(*args: int) -> None: ...
 
 
+def effect_second(order: str, fx: Effect) -> None: ...
+
+
+def effect_by_name(order: str, *, effect: "Effect") -> None: ...
+
+
+def effect_by_name_only(*, fx: Effect) -> None: ...
+
+
+def bare_fx_second(order, fx) -> None: ...  # type: ignore[no-untyped-def]
+
+
+def two_effects(fx: Effect, order: str, fx2: Effect) -> None: ...
+
+
 def double_stars(**kwargs: int) -> None: ...
 
 
@@ -292,6 +307,11 @@ def test_a_step_that_cannot_keep_its_promises_is_refused(
         (double_stars, "it takes **kwargs"),
         (generator, "it yields, but a step has one result"),
         (App, "it is not a function"),
+        (effect_second, "its Effect must be the first parameter, here it is 'fx'"),
+        (effect_by_name, "its Effect must be the first parameter, here it is 'effect'"),
+        (effect_by_name_only, "write def effect_by_name_only(fx: Effect, …)"),
+        (bare_fx_second, "its Effect must be the first parameter"),
+        (two_effects, "its Effect must be the first parameter, here it is 'fx2'"),
     ],
 )
 def test_functions_that_are_no_steps_are_refused(fn: Any, problem: str) -> None:

@@ -80,8 +80,15 @@ def step_def(fn: Callable[..., object], declared: Declared, release: StepDef | N
     if declared.retry is not None:
         _check_types(what, "Retry(fresh_key_on=…)", declared.retry.fresh_key_on)
     parameters = list(_signature(what, fn).parameters.values())
-    wants_effect = bool(parameters) and _is_effect(parameters[0])
+    wants_effect = bool(parameters) and _takes_effect_first(parameters[0])
     parameters = parameters[1:] if wants_effect else parameters
+    for parameter in parameters:
+        if _is_effect(parameter):
+            raise RegistrationRefused(
+                what,
+                f"its Effect must be the first parameter, here it is {parameter.name!r}",
+                f"write def {getattr(fn, '__name__', name)}({parameter.name}: Effect, …)",
+            )
     names = _parameter_names(what, parameters)
     for volatile in _names(what, "volatile", declared.volatile):
         if volatile not in names:
@@ -237,6 +244,10 @@ def _signature(what: str, fn: Callable[..., object]) -> inspect.Signature:
         raise RegistrationRefused(
             what, "its parameters cannot be read", "wrap it in a function of your own"
         ) from error
+
+
+def _takes_effect_first(parameter: inspect.Parameter) -> bool:
+    return parameter.kind is not parameter.KEYWORD_ONLY and _is_effect(parameter)
 
 
 def _is_effect(parameter: inspect.Parameter) -> bool:
