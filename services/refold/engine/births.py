@@ -1,7 +1,8 @@
 """Slots as they are born: compared with the record, or asked of the owner if they are not in it."""
 
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from datetime import timedelta
+from types import FunctionType, MethodType
 
 from refold.app.definitions import StepDef
 from refold.engine.acquisitions import Acquisitions
@@ -80,9 +81,7 @@ class Births:
             raise CallRefused(
                 call, f"{name} is a step of another App", "register it in the App of this run"
             )
-        raise CallRefused(
-            call, f"{name} is not a registered step", f"write @app.step(…) above {name}"
-        )
+        raise CallRefused(call, *_no_step(call, fn, name))
 
     # ---- births; after each of them the branch must wait
 
@@ -244,3 +243,28 @@ class Births:
                 text = str(raised).encode("utf-8", "backslashreplace").decode()[:200]
                 detail += f": it raises {type(raised).__name__}: {text}"
         self.diverge(name, f"{where}: {detail}")
+
+
+def _no_step(call: str, fn: object, name: str) -> tuple[str, str]:
+    """What was given instead of a step's function, and what to write."""
+    if isinstance(fn, str):
+        shown = fn if fn.isidentifier() else "step"
+        return f"{fn!r} is a text", f"pass the function, not its name: {call}({shown}, …)"
+    if isinstance(fn, Coroutine):
+        fn.close()
+        return (
+            f"{name}(…) was called already",
+            f"pass the function and its arguments: {call}({name}, …)",
+        )
+    if name == "<lambda>":
+        return (
+            "a lambda is not a registered step",
+            "give it a name: a function of its own with @app.step(…) above it",
+        )
+    if not isinstance(fn, (FunctionType, MethodType)):
+        what = name if callable(fn) else f"an object of type {type(fn).__name__}"
+        return (
+            f"{what} is not a registered step",
+            f"write a function that does it, with @app.step(…) above, and pass that to {call}",
+        )
+    return f"{name} is not a registered step", f"write @app.step(…) above {name}"
