@@ -146,7 +146,7 @@ def test_a_call_that_swallows_its_cancellation_ends_its_worker_after_lookup_for(
     lab.run(60)
     assert released(lab, 0), "handed over"
     assert lab.exits == {process.name: EXIT_OVERDUE}, "and only the end of the process ends it"
-    assert isinstance(worker._failure, CallOverdue)
+    assert isinstance(worker.failure, CallOverdue)
     assert sum("(R023)" in e.text for e in lab.told) == 1
     assert lab.needs("person")
 

@@ -388,6 +388,41 @@ def test_changed_code_diverges_and_matching_code_goes_on(project: Project) -> No
     assert len(project.charges) == 1
 
 
+STUCK = """
+import time
+from datetime import timedelta
+
+from refold import App, Policy, RunContext
+
+app = App("shop")
+
+
+@app.step(
+    policy=Policy.ESCALATE,
+    timeout=timedelta(milliseconds=100),
+    lookup_for=timedelta(milliseconds=200),
+)
+def call_out() -> None:
+    time.sleep(10**6)
+
+
+@app.run("stuck")
+async def stuck(ctx: RunContext) -> None:
+    await ctx.step(call_out)
+"""
+
+
+def test_a_thread_that_never_ends_ends_its_process_with_its_last_word_said(
+    project: Project,
+) -> None:
+    (project.folder / "stuck.py").write_text(STUCK)
+    error = project.json("run", "stuck:app", "stuck", "--run-id", "r1", code=70)["error"]
+    assert error["code"] == "R023"
+    assert "run r1: the call of call_out#1, attempt 1, has not ended" in error["message"]
+    assert needs(project, "r1") == "person"
+    assert "released by" in project.call("doctor", code=1).stdout
+
+
 # ---- dev
 
 

@@ -11,11 +11,13 @@ import pytest
 
 from refold.log import URL_DEFAULT
 from refold.settings import LOG_DEFAULT, load_settings, log_url, time_zone
+from refold.worker import WorkerSettings
+from refold.worker.worker import CLAIM_END_MS, HAND_OVER_MS, REPORTS_MS
 from refold_schemas.errors.cli import InputUnreadable, SettingInvalid
 from refold_schemas.registry import FileRegistry, fingerprint
 from refold_schemas.registry.files import PACKAGE
 from refold_tools.cli import main
-from refold_tools.cli.hosting import snapshot
+from refold_tools.cli.hosting import STOP_WITHIN_S, snapshot
 from refold_tools.cli.inputs import read_json
 from refold_tools.cli.keeping import schema_problems
 from refold_tools.cli.plain import untagged
@@ -72,6 +74,11 @@ def answered(capsys: Capture, *arguments: str, code: int = 0) -> dict[str, Any]:
 
 
 # ---- policies and check
+
+
+def test_dev_gives_its_worker_the_time_that_the_worker_gives_itself() -> None:
+    own_ms = WorkerSettings().drain_ms + HAND_OVER_MS + 2 * CLAIM_END_MS + REPORTS_MS
+    assert own_ms < STOP_WITHIN_S * 1000
 
 
 def test_policies_lists_each_step_and_what_it_lacks(capsys: Capture, project: Path) -> None:

@@ -6,10 +6,11 @@ from refold_schemas.errors import RefoldError
 
 
 class CallOverdue(RefoldError):
-    """A step's call outlived its deadline by `lookup_for`: its worker hands over and ends.
+    """A step's call outlived its deadline: by `lookup_for`, or at all while nobody owns it.
 
-    A thread cannot be cancelled and a coroutine may swallow its cancellation; only the end of the
-    process ends them. `overdue_ms` counts from the deadline.
+    In the first case its worker hands over and ends, in the second it ends at once. A thread
+    cannot be cancelled and a coroutine may swallow its cancellation; only the end of the process
+    ends them. `overdue_ms` counts from the deadline.
     """
 
     code: ClassVar[str] = "R023"
@@ -19,7 +20,7 @@ class CallOverdue(RefoldError):
         self.overdue_ms = overdue_ms
         super().__init__(
             f"run {run_id}: the call of {slot}, attempt {attempt}, has not ended {overdue_ms} ms "
-            "after its deadline, so this worker hands over and ends",
+            "after its deadline, so this worker ends",
             kept="every run and every acknowledged event; the attempt is in doubt and a person is "
             "asked",
             next=f"start the worker again, look up what {slot} did, and give its requests a "

@@ -75,7 +75,8 @@ class Worker:
         self._threads: ThreadPoolExecutor | None = None
         self._lookup_threads: ThreadPoolExecutor | None = None
         self._stopping = asyncio.Event()
-        self._failure: BaseException | None = None
+        self.failure: BaseException | None = None
+        """Why it ends, where it does not end because it was told to."""
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._troubles: dict[str, type[BaseException]] = {}
         self._watchdog = Watchdog(self.settings.stall_ms, self._stalled) if watch else None
@@ -116,8 +117,8 @@ class Worker:
             for pool in (self._threads, self._lookup_threads):
                 if pool is not None:
                     pool.shutdown(wait=False, cancel_futures=True)
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
 
     def stop(self) -> None:
         """Begin a graceful end: drain, PartitionReleased, give up the partitions."""
@@ -287,7 +288,7 @@ class Worker:
         if not call.running:
             return
         if not self._is_owned(call):
-            self._exit_hard(EXIT_OVERDUE)
+            self._end_hard(call)
             return
         last_ms = call.deadline_boot_ms + call.definition.lookup_for_ms
         self._check_in(last_ms, self._check_endless, call)
@@ -296,12 +297,20 @@ class Worker:
         if not call.running:
             return
         if not self._is_owned(call):
-            self._exit_hard(EXIT_OVERDUE)
+            self._end_hard(call)
         elif not self._stopping.is_set():
-            overdue_ms = self.clock.boot_ms() - call.deadline_boot_ms
-            error = CallOverdue(call.run_id, call.slot, call.attempt, overdue_ms)
-            self._tell("warning", str(error), call.run_id)
-            self._fail(error)
+            self._fail_overdue(call)
+
+    def _end_hard(self, call: Call) -> None:
+        if not isinstance(self.failure, CallOverdue):
+            self._fail_overdue(call)
+        self._exit_hard(EXIT_OVERDUE)
+
+    def _fail_overdue(self, call: Call) -> None:
+        overdue_ms = max(self.clock.boot_ms() - call.deadline_boot_ms, 0)
+        error = CallOverdue(call.run_id, call.slot, call.attempt, overdue_ms)
+        self._tell("warning", str(error), call.run_id)
+        self._fail(error)
 
     def _is_owned(self, call: Call) -> bool:
         """Whether its owner still has the claim and watches over it."""
@@ -352,7 +361,7 @@ class Worker:
             await asyncio.wait(late, timeout=CLAIM_END_MS / 1000)
 
     def _fail(self, error: BaseException) -> None:
-        self._failure = error
+        self.failure = error
         self._stopping.set()
 
     def _running(self, run_id: str | None) -> None:

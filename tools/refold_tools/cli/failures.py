@@ -1,12 +1,17 @@
 """Errors at the edge: one sentence for people, one object for programs, and the exit code."""
 
 import json
+import os
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from refold_schemas.errors.base import RefoldError
+
+if TYPE_CHECKING:
+    from refold.worker import Worker
 
 
 def report(error: Exception, *, as_json: bool, debug: bool) -> int:
@@ -23,6 +28,20 @@ def report(error: Exception, *, as_json: bool, debug: bool) -> int:
         print(f"refold: {known}", file=sys.stderr)
     sys.stdout.flush()
     return known.exit_code
+
+
+def hard_exit(worker: "Callable[[], Worker]", *, as_json: bool) -> Callable[[int], None]:
+    """How the process ends when a call can be ended in no other way: with its last word said."""
+
+    def end(code: int) -> None:
+        failure = worker().failure
+        if isinstance(failure, Exception):
+            report(failure, as_json=as_json, debug=False)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+    return end
 
 
 def error_object(error: RefoldError) -> dict[str, str]:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules", "site-packages", "venv"})
 FILES_MAX = 20_000
 LOOK_EVERY_S = 0.5
-STOP_WITHIN_S = 15.0
-"""How long a worker has to drain and release before it is killed; its own limit is 10 s."""
+STOP_WITHIN_S = 30.0
+"""How long a worker has to drain and release before it is killed; its own limits add up to less."""
 
 
 def worker(target: AppArgument, log: LogOption = None, as_json: JsonOption = False) -> int:
@@ -40,6 +40,7 @@ def worker(target: AppArgument, log: LogOption = None, as_json: JsonOption = Fal
 async def _serve(app: "App", url: str, *, as_json: bool) -> int:
     from refold.log import open_log
     from refold.worker import Worker, WorkerSettings, tune_process
+    from refold_tools.cli.failures import hard_exit
     from refold_tools.cli.output import print_json, say
     from refold_tools.cli.signals import stop_on_signals
     from refold_tools.cli.telling import event_teller
@@ -50,8 +51,9 @@ async def _serve(app: "App", url: str, *, as_json: bool) -> int:
     try:
         zone = zone_of(app=app)
         tell = event_teller(zone, as_json=as_json, error=False)
+        end = hard_exit(lambda: hosting, as_json=as_json)
         settings = WorkerSettings(time_zone=str(zone))
-        hosting = Worker(app, log, on_event=tell, settings=settings)
+        hosting = Worker(app, log, on_event=tell, exit_hard=end, settings=settings)
         if not as_json:
             versions = ", ".join(app.versions) or "no run functions"
             served = f"{log.facts.namespace} in {log.url} with app {app.name}: {versions}"

@@ -150,6 +150,7 @@ class _Run:
 
     async def _work(self, client: "Client", *, exists: bool) -> None:
         from refold.worker import Worker, WorkerSettings
+        from refold_tools.cli.failures import hard_exit
         from refold_tools.cli.signals import stop_on_signals
         from refold_tools.cli.telling import event_teller
 
@@ -162,8 +163,9 @@ class _Run:
                 tell(event)
 
         partition = client.partition_of(self.run_id)
+        end = hard_exit(lambda: worker, as_json=self.as_json)
         settings = WorkerSettings(time_zone=str(self.zone))
-        worker = Worker(self.app, client.log, on_event=on_event, settings=settings)
+        worker = Worker(self.app, client.log, on_event=on_event, exit_hard=end, settings=settings)
         with stop_on_signals(self.stopping.set):
             serving = asyncio.create_task(worker.run(), name="worker")
             following = asyncio.create_task(
