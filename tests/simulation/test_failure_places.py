@@ -36,7 +36,19 @@ def app() -> App:
         except LookupError as error:
             raise NotDone(str(error)) from None
 
+    @made.run("log")
+    async def log_(ctx: RunContext) -> str:
+        ctx.log.info("it is %s", "late", by=Unspeakable())
+        return "done"
+
     return made
+
+
+class Unspeakable:
+    """Its repr cannot be made."""
+
+    def __repr__(self) -> str:
+        raise ValueError("no words")
 
 
 def line_of(text: str) -> int:
@@ -93,3 +105,10 @@ def test_a_declared_failure_comes_back_without_the_place() -> None:
     assert isinstance(ended, RunFailed)
     line = line_of("raise NotDone(str")
     assert ended.error.message == f"item 0 (in {HERE}:{line}, book_)"
+
+
+def test_a_log_line_with_a_field_that_cannot_be_shown_fails_nothing() -> None:
+    lab = lab_after("log")
+    assert lab.status() == "completed"
+    (line,) = [event.text for event in lab.told if event.kind == "log"]
+    assert line == "info: it is late by=<Unspeakable: its repr raised ValueError>"

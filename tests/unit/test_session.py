@@ -396,6 +396,42 @@ def test_log_lines_are_written_once() -> None:
     assert replay(app, asked.state).log == [], "load#3 is recorded, so what is before it was logged"
 
 
+class Unspeakable:
+    """Neither its text nor its repr can be made."""
+
+    def __repr__(self) -> str:
+        raise ValueError("no words")
+
+
+def test_a_log_line_is_formatted_as_in_logging_and_never_fails_a_run() -> None:
+    app = App("a")
+
+    async def body(ctx: RunContext) -> str:
+        ctx.log.info("paid %d pence for %s", 4160, "order", message="a field of this name")
+        ctx.log.debug("%(order)s", {"order": "48211"})
+        ctx.log.warning("100%")
+        ctx.log.error("%d", "many")
+        ctx.log.info("too few %s %s", 1)
+        ctx.log.info("none", 1)
+        ctx.log.info(KeyError("x"))
+        ctx.log.info("bad %s", Unspeakable())
+        return "done"
+
+    play = Play(running(app, body), new_state()).run()
+    assert play.result == "done"
+    assert [line.message for line in play.log] == [
+        "paid 4160 pence for order",
+        "48211",
+        "100%",
+        "%d ('many',)",
+        "too few %s %s (1,)",
+        "none (1,)",
+        "'x'",
+        "(a line that cannot be written: ValueError)",
+    ]
+    assert play.log[0].fields == {"message": "a field of this name"}
+
+
 def test_what_another_branch_logged_before_a_recorded_outcome_is_not_written_again() -> None:
     app = App("a")
     load = reading(app, "load")

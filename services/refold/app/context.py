@@ -127,7 +127,12 @@ class Driver(Protocol):
 
 
 class RunLog:
-    """`ctx.log`: lines about a run, written once, when what led to them is durable."""
+    """`ctx.log`: lines about a run, written once, when what led to them is durable.
+
+    As in logging, `args` go into the message by %: `ctx.log.info("paid %d", pence, order=id)`;
+    keywords are fields of the line. A message that cannot be formatted is written as it is, with
+    its arguments behind it: a line never fails a run.
+    """
 
     __slots__ = ("_driver",)
 
@@ -135,21 +140,40 @@ class RunLog:
         """Made by the run context."""
         self._driver = driver
 
-    def debug(self, message: str, **fields: object) -> None:
+    def debug(self, message: object, /, *args: object, **fields: object) -> None:
         """Write a line of level debug."""
-        self._driver.write_log("debug", message, fields)
+        self._driver.write_log("debug", formatted(message, args), fields)
 
-    def info(self, message: str, **fields: object) -> None:
+    def info(self, message: object, /, *args: object, **fields: object) -> None:
         """Write a line of level info."""
-        self._driver.write_log("info", message, fields)
+        self._driver.write_log("info", formatted(message, args), fields)
 
-    def warning(self, message: str, **fields: object) -> None:
+    def warning(self, message: object, /, *args: object, **fields: object) -> None:
         """Write a line of level warning."""
-        self._driver.write_log("warning", message, fields)
+        self._driver.write_log("warning", formatted(message, args), fields)
 
-    def error(self, message: str, **fields: object) -> None:
+    def error(self, message: object, /, *args: object, **fields: object) -> None:
         """Write a line of level error."""
-        self._driver.write_log("error", message, fields)
+        self._driver.write_log("error", formatted(message, args), fields)
+
+
+def formatted(message: object, args: tuple[object, ...]) -> str:
+    """The text of a log line; raises nothing.
+
+    >>> formatted("paid %d of %s", (3, "x")), formatted("paid %d", ("x",)), formatted("50%", ())
+    ('paid 3 of x', "paid %d ('x',)", '50%')
+    """
+    try:
+        if not args:
+            return str(message)
+        # One mapping is looked into by name, as logging does.
+        by = args[0] if len(args) == 1 and isinstance(args[0], Mapping) and args[0] else args
+        return str(message) % by
+    except Exception:
+        try:
+            return f"{message} {args!r}"
+        except Exception as error:  # an object whose own text cannot be made
+            return f"(a line that cannot be written: {type(error).__name__})"
 
 
 class RunContext:
