@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from pathlib import Path
@@ -220,6 +221,72 @@ def test_what_can_never_be_stored_is_refused_at_once_with_path_and_type(
     assert len(caught.value.path) <= 200
     with pytest.raises(ValueRefused):
         canon({"held": make()})
+
+
+class Proxy:
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        raise RuntimeError("nothing is behind it")
+
+
+class Meta(type):
+    def __getattribute__(cls, name: str) -> Any:
+        if name in ("__qualname__", "__module__"):
+            raise RuntimeError(name)
+        return super().__getattribute__(name)
+
+
+def nameless() -> object:
+    return Meta("Nameless", (), {})()
+
+
+class Counted(dict[str, int]):
+    def __len__(self) -> int:
+        raise RuntimeError("no length")
+
+
+class OddZone(tzinfo):
+    def utcoffset(self, moment: datetime | None) -> timedelta:
+        raise RuntimeError("no offset")
+
+    def tzname(self, moment: datetime | None) -> str:
+        return "odd"
+
+    def dst(self, moment: datetime | None) -> None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (Proxy, "Proxy"),
+        (nameless, "Nameless"),
+        (lambda: Counted(a=1), "Counted"),
+        (lambda: datetime(2026, 1, 2, tzinfo=OddZone()), "datetime"),
+        (
+            lambda: datetime(2026, 1, 2, tzinfo=timezone(timedelta(hours=1), "\ud800")),
+            "datetime",
+        ),
+    ],
+)
+def test_an_object_whose_own_code_raises_is_refused_with_path_and_type(
+    make: Callable[[], object], kind: str
+) -> None:
+    for refuses in (encode_value, canon):
+        with pytest.raises(ValueRefused) as refused:
+            refuses({"lines": [make()]})
+        assert refused.value.path.endswith(".lines[0]")
+        assert kind in str(refused.value)
+
+
+@pytest.mark.parametrize("offset", [timedelta(microseconds=5), timedelta(hours=1, microseconds=-1)])
+def test_an_offset_that_is_not_whole_seconds_is_refused(offset: timedelta) -> None:
+    """Python reads `+00:00:00.000005` back as UTC."""
+    zone = timezone(offset)
+    for moment in (datetime(2026, 1, 2, tzinfo=zone), time(1, 2, tzinfo=zone)):
+        with pytest.raises(ValueRefused, match="is not whole seconds"):
+            encode_value([moment])
+    assert comes_back(datetime(1890, 1, 2, tzinfo=timezone(timedelta(hours=1, seconds=-1))))
 
 
 def test_an_open_socket_is_refused_with_path_and_type() -> None:

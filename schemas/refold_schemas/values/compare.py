@@ -10,6 +10,7 @@ from refold_schemas.values.kinds import Unbuildable, is_record, take_apart
 from refold_schemas.values.reading import decode_value, decode_value_as
 from refold_schemas.values.records import Ref, Value
 from refold_schemas.values.storing import encode_value, step_into
+from refold_schemas.values.texts import line_of
 
 DIGEST_ENCODING = "c1"
 """`Value.encoding` of a digest: `ref.digest` is the SHA-256 of the canonical form v1."""
@@ -24,7 +25,11 @@ def check_comes_back(obj: object, value: Value, path: str) -> None:
         back = decode_value(value)
     except ValueUnreadable as error:
         raise ValueRefused(path, type(obj).__qualname__, error.reason) from error
-    found = difference(obj, back, strict=True)
+    try:
+        found = difference(obj, back, strict=True)
+    except Exception as error:  # what compares them is code of its author's
+        reason = f"comparing it with what was stored raises {line_of(error, 200)}"
+        raise ValueRefused(path, type(obj).__qualname__, reason) from error
     if found is not None:
         where, was, now = found
         reason = f"it would come back as {type(now).__qualname__}, not the same"

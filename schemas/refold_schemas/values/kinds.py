@@ -14,6 +14,10 @@ from refold_schemas.values.texts import findings, line_of
 BUILTINS = (str, bytes, int, float, complex, list, tuple, dict, set, frozenset, BaseException)
 """A subclass of one of these carries a second value beside its fields, so it is no record."""
 
+# Past a metaclass, whose attributes are code of its author's and may raise.
+_QUALNAME = type.__dict__["__qualname__"].__get__
+_MODULE = type.__dict__["__module__"].__get__
+
 
 class Fields(NamedTuple):
     """A record taken apart: its fields by name, what only a pydantic model has, what else it holds.
@@ -39,7 +43,7 @@ def class_id(cls: type) -> str:
     >>> class_id(Decimal)
     'decimal:Decimal'
     """
-    return f"{cls.__module__}:{cls.__qualname__}"
+    return f"{_MODULE(cls)}:{_QUALNAME(cls)}"
 
 
 def find_class(type_id: str) -> type | None:

@@ -26,6 +26,7 @@ from refold_schemas.values.kinds import (
     take_apart,
 )
 from refold_schemas.values.records import Value
+from refold_schemas.values.texts import line_of
 
 DEPTH_MAX = 128
 """Values may be nested this deep; deeper ones are most likely cycles, and JSON readers recurse."""
@@ -159,24 +160,29 @@ class Walk:
     def tree(self, obj: object, depth: int = DEPTH_MAX) -> Tree:
         """Return `obj` as JSON data with tags. Raises Refused with the path in it."""
         kind = type(obj)
-        leaf = _LEAVES.get(kind)
-        if leaf is not None:
-            return leaf(obj)
-        if depth <= 0:
-            raise Refused(kind.__qualname__, f"it is nested deeper than {DEPTH_MAX} (or a cycle)")
-        branch = _BRANCHES.get(kind)
-        if branch is not None:
-            self.left -= len(obj)  # type: ignore[arg-type]
-            if self.left < 0:
-                raise Refused(kind.__qualname__, f"it holds more than {NODES_MAX} items")
-            return branch(self, obj, depth - 1)
-        if isinstance(obj, Enum):
-            return self._enum(obj)
-        if is_secret(kind):
-            raise Refused(kind.__qualname__, "it is a secret, and the log is kept for ever")
-        if is_record(kind):
-            return self._record(obj, kind, depth - 1)
-        raise Refused(_name(kind), _why_not(kind))
+        try:
+            leaf = _LEAVES.get(kind)
+            if leaf is not None:
+                return leaf(obj)
+            if depth <= 0:
+                raise Refused(_name(kind), f"it is nested deeper than {DEPTH_MAX} (or a cycle)")
+            branch = _BRANCHES.get(kind)
+            if branch is not None:
+                self.left -= len(obj)  # type: ignore[arg-type]
+                if self.left < 0:
+                    raise Refused(_name(kind), f"it holds more than {NODES_MAX} items")
+                return branch(self, obj, depth - 1)
+            if isinstance(obj, Enum):
+                return self._enum(obj)
+            if is_secret(kind):
+                raise Refused(kind.__qualname__, "it is a secret, and the log is kept for ever")
+            if is_record(kind):
+                return self._record(obj, kind, depth - 1)
+            raise Refused(_name(kind), _why_not(kind))
+        except (Refused, RecursionError):
+            raise
+        except Exception as error:  # a proxy's __class__, a zone's offset: code of its author's
+            raise Refused(_name(kind), f"looking at it raises {line_of(error, 200)}") from None
 
     def _list(self, obj: list[object], depth: int) -> Tree:
         return self._items(obj, depth)
@@ -311,7 +317,7 @@ def _shown(key: object) -> str:
 
 
 def _name(kind: type) -> str:
-    return kind.__qualname__ if kind.__module__ == "builtins" else class_id(kind)
+    return class_id(kind).removeprefix("builtins:")
 
 
 def _why_not(kind: type) -> str:
@@ -369,18 +375,32 @@ def _bytes(obj: object) -> Tree:
 
 def _datetime(obj: object) -> Tree:
     moment: datetime = obj  # type: ignore[assignment]
-    if moment.utcoffset() is None:
+    offset = moment.utcoffset()
+    if offset is None:
         raise Refused(
             "datetime", "it is naive: what time it means depends on the machine; give it a zone"
         )
+    _check_offset("datetime", offset)
     return {"$datetime": moment.isoformat() + _zone(moment)}
+
+
+def _check_offset(kind: str, offset: timedelta) -> None:
+    if offset.microseconds:  # Python itself reads some of them back as UTC
+        raise Refused(kind, f"its offset from UTC, {offset}, is not whole seconds")
 
 
 def _zone(moment: datetime) -> str:
     zone = moment.tzinfo
     if type(zone) is timezone:
         plain = timezone(zone.utcoffset(None))
-        return "" if zone.tzname(None) == plain.tzname(None) else f"[={zone.tzname(None)}]"
+        name = zone.tzname(None)
+        if name == plain.tzname(None):
+            return ""
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise Refused("datetime", "its zone's name has a lone surrogate") from None
+        return f"[={name}]"
     module = type(zone).__module__
     if module.startswith("pydantic_core"):
         return ""  # what pydantic parses has a zone class of its own, of fixed offset
@@ -401,6 +421,8 @@ def _time(obj: object) -> Tree:
     at: time = obj  # type: ignore[assignment]
     if at.fold or (at.tzinfo is not None and type(at.tzinfo) is not timezone):
         raise Refused("time", "a time of day is stored without fold, naive or with a fixed offset")
+    if at.tzinfo is not None:
+        _check_offset("time", at.tzinfo.utcoffset(None) or timedelta())
     return {"$time": at.isoformat()}
 
 

@@ -30,7 +30,9 @@ from refold_schemas.values import (
     digest_value,
     effect_key,
     encode_value,
+    line_of,
 )
+from refold_schemas.values.kinds import class_id
 
 if TYPE_CHECKING:
     from refold.engine.owner import PartitionOwner
@@ -513,7 +515,7 @@ def storable(result: object, size_max: int) -> tuple[Value | None, Unrecordable 
 
 def unrecordable_of(result: object, path: str, reason: str, size: int) -> Unrecordable:
     """What is kept of a result that cannot be stored. `size` in bytes, 0 where it has none."""
-    kind = f"{type(result).__module__}.{type(result).__qualname__}"
+    kind = class_id(type(result)).replace(":", ".")
     return Unrecordable(kind, path, reason, size, short_repr(result))
 
 
@@ -523,14 +525,15 @@ def short_repr(result: object) -> str:
         # A container is cut while its repr is made: that of a huge one would hold up the engine.
         text = _SHORT.repr(result) if isinstance(result, CONTAINERS) else repr(result)
     except Exception as error:
-        text = f"<{type(result).__qualname__}: its repr raised {type(error).__name__}>"
+        text = (
+            f"<{class_id(type(result)).partition(':')[2]}: its repr raised {type(error).__name__}>"
+        )
     return text[:REPR_MAX].encode("utf-8", "backslashreplace").decode()
 
 
 def describe(error: BaseException) -> str:
     """An exception in one line, as the reason of a doubt."""
-    text = str(error).encode("utf-8", "backslashreplace").decode()
-    return f"{type(error).__name__}: {text[:500]}" if text else type(error).__name__
+    return line_of(error)
 
 
 __all__ = ["Attempts", "ErrorInfo", "describe", "storable"]
