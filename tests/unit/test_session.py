@@ -511,7 +511,8 @@ def test_no_branch_runs_on_once_one_has_diverged() -> None:
     ran.clear()
     first = "changed"
     again = replay(app, live.state)
-    assert again.detail == "step 1 load: argument item 'a' → 'changed'"
+    slot = "gather#1[0]/load#1"
+    assert again.detail == f"step 1 load ({slot}): argument item 'a' → 'changed'"
     assert ran == ["changed"]
     again.session.close()
 
@@ -786,7 +787,9 @@ def test_a_chunk_with_another_item_diverges() -> None:
     live = Play(app, new_state()).run()
     assert replay(app, live.state).result == [1, 2, 3]
     items[2] = 4
-    assert replay(app, live.state).detail == "step 2 load: argument items[0].item 3 → 4"
+    assert replay(app, live.state).detail == (
+        "step 2 load (map#1[2..2]/load#1): argument items[0].item 3 → 4"
+    )
 
 
 def test_an_input_that_todays_type_refuses_parks_the_run() -> None:

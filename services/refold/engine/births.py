@@ -197,7 +197,7 @@ class Births:
             found = f"a recorded argument cannot be compared: {error.message}"
         if found is not None:
             place = self.count + 1 + record.passed
-            self.diverge(kept.name, f"step {place} {definition.name}: {found}")
+            self.diverge(kept.name, f"{_step_text(place, definition.name, kept.name)}: {found}")
 
     def _as_recorded(self, kept: Slot, lasting: dict[str, object]) -> dict[str, object]:
         recorded = {argument.name: argument.value for argument in kept.arguments}
@@ -228,6 +228,7 @@ class Births:
             return
         where = f"step {record.place(name)} {slot.step}"
         if slot.step != SLEEP and slot.step not in self._steps:
+            where = _step_text(record.place(name), slot.step, name)
             self.diverge(name, f"{where}: the app has no step of this name any more")
             return
         scope = scope_of(name)
@@ -243,6 +244,15 @@ class Births:
                 text = str(raised).encode("utf-8", "backslashreplace").decode()[:200]
                 detail += f": it raises {type(raised).__name__}: {text}"
         self.diverge(name, f"{where}: {detail}")
+
+
+def _step_text(place: int, step: str, slot: str) -> str:
+    """`step 5 charge`; the slot too, where it says more than the step's name does.
+
+    >>> _step_text(5, "charge", "charge#1"), _step_text(4, "check", "gather#1[0]/check#1")
+    ('step 5 charge', 'step 4 check (gather#1[0]/check#1)')
+    """
+    return f"step {place} {step}" + ("" if slot == f"{step}#1" else f" ({slot})")
 
 
 def _no_step(call: str, fn: object, name: str) -> tuple[str, str]:
