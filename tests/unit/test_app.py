@@ -639,6 +639,8 @@ def test_the_context_keeps_a_steps_signature_for_type_checkers() -> None:
         async for batch, state in loop:
             assert_type(batch[0], str)
             assert_type(state, float)
+            batch.commit(state + 1)
+            batch.commit("x")  # type: ignore[arg-type]
         assert_type(loop.state, float)
         await ctx.step(charge, order.id)  # type: ignore[call-overload]
         await ctx.step(read, 3)  # type: ignore[call-overload]

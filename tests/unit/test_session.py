@@ -1132,7 +1132,7 @@ def test_a_second_commit_is_refused() -> None:
 def test_a_state_that_cannot_be_stored_is_refused_at_commit() -> None:
     async def body(ctx: RunContext) -> None:
         async for batch, _ in ctx.each(range(4), every=2):
-            batch.commit(object())
+            batch.commit(object())  # type: ignore[arg-type]
 
     play = Play(running(App("a"), body), new_state()).start()
     assert isinstance(play.error, ValueRefused)
@@ -1142,7 +1142,7 @@ def test_a_state_that_cannot_be_stored_is_refused_at_commit() -> None:
 def test_a_state_over_the_limit_is_refused_at_commit() -> None:
     async def body(ctx: RunContext) -> None:
         async for batch, _ in ctx.each(range(4), every=2):
-            batch.commit("y" * 1_000_001)
+            batch.commit("y" * 1_000_001)  # type: ignore[arg-type]
 
     play = Play(running(App("a"), body), new_state()).start()
     assert isinstance(play.error, ValueTooLarge)

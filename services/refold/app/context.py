@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from random import Random
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from refold.app.effect import Effect
 
@@ -25,18 +25,21 @@ T5 = TypeVar("T5")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Batch(Sequence[T]):
-    """The items of one turn of a `ctx.each` loop. `start` is the place of the first among all."""
+class Batch(Sequence[T], Generic[T, S]):
+    """The items of one turn of a `ctx.each` loop, `commit` takes a state of type S.
+
+    `start` is the place of the first item among all.
+    """
 
     __slots__ = ("_commit", "_items", "start")
 
     def __init__(
-        self, items: Sequence[T], start: int, commit: Callable[["Batch[Any]", object], None]
+        self, items: Sequence[T], start: int, commit: Callable[["Batch[Any, Any]", object], None]
     ) -> None:
         """Made by the loop, which is told of the commit."""
         self._items, self.start, self._commit = items, start, commit
 
-    def commit(self, state: object) -> None:
+    def commit(self, state: S) -> None:
         """End the batch: its items are done, `state` is carried on. The last thing in the body.
 
         Raises ValueRefused if the state cannot be stored, LoopMisused on a second commit.
@@ -73,7 +76,7 @@ class Loop(Protocol[T, S]):
         """Begin the loop at the recorded cursor."""
 
     @abstractmethod
-    def __anext__(self) -> Coroutine[Any, Any, tuple[Batch[T], S]]:
+    def __anext__(self) -> Coroutine[Any, Any, tuple[Batch[T, S], S]]:
         """The next batch and the state carried so far."""
 
 

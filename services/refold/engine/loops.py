@@ -39,7 +39,7 @@ class EachLoop:
         self._calls, self._items, self.every, self.state = calls, items, every, state
         self._cursor = 0
         self._committed: Value | None = None
-        self._batch: Batch[Any] | None = None
+        self._batch: Batch[Any, Any] | None = None
         self._branch: Branch | None = None
         self._outer: Scope | None = None
         self._births = 0
@@ -56,11 +56,11 @@ class EachLoop:
         self.slot = branch.scope.slot("each")
         return self
 
-    def __anext__(self) -> Coroutine[Any, Any, tuple[Batch[Any], Any]]:
+    def __anext__(self) -> Coroutine[Any, Any, tuple[Batch[Any, Any], Any]]:
         """The next batch and the carried state. Raises LoopMisused without a commit."""
         return self._next()
 
-    async def _next(self) -> tuple[Batch[Any], Any]:
+    async def _next(self) -> tuple[Batch[Any, Any], Any]:
         branch = self._calls.running("ctx.each")
         outer = self._outer
         if branch is not self._branch or outer is None:
@@ -107,7 +107,7 @@ class EachLoop:
         self.state = decode_value(value)
         self._calls.ask_cursor(branch, self.slot, stop, len(self._items), value)
 
-    def _commit(self, batch: Batch[Any], state: object) -> None:
+    def _commit(self, batch: Batch[Any, Any], state: object) -> None:
         branch = self._calls.running("batch.commit")
         if batch is not self._batch or self._committed is not None or branch is not self._branch:
             raise LoopMisused(
