@@ -86,12 +86,16 @@ class RunStates(MutableMapping[str, RunState]):
 
 def is_idle(snapshot: RunSnapshot) -> bool:
     """Whether the run surely needs nobody until a timer of it is due, by its snapshot alone."""
-    if snapshot.stray or any(a.evidence for s in snapshot.slots for a in s.attempts):
+    if snapshot.stray:
         return False  # evidence may contradict what was settled: that has to be written down
+    is_open = False
+    for slot in snapshot.slots:
+        if slot.attempts:
+            is_open = is_open or slot.outcome is None
+            if any(attempt.evidence for attempt in slot.attempts):
+                return False
     if snapshot.ended is not None:
         return True
-    if snapshot.cancel_by is not None or snapshot.parked is not None:
-        return False
-    if any(s.outcome is None and s.attempts for s in snapshot.slots):
+    if is_open or snapshot.cancel_by is not None or snapshot.parked is not None:
         return False
     return any(t.kind == "sleep" and not in_parallel_branch(t.slot) for t in snapshot.timers)

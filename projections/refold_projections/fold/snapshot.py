@@ -43,8 +43,8 @@ def to_snapshot(
 ) -> RunSnapshot:
     """The durable `state` with the label of its last record; `slots` if they were made before.
 
-    Of a run that completed or was cancelled the values inside are left out: nobody replays it,
-    `history` reads them from the log, and input and result stay.
+    Of a run that completed or was cancelled the values inside and what they are compared by are
+    left out: nobody replays it, `history` reads them from the log, and input and result stay.
     """
     return RunSnapshot(
         run_id=state.run_id,
@@ -129,7 +129,9 @@ def from_snapshot(snapshot: RunSnapshot) -> tuple[RunState, Mark]:
 def _without_values(slot: Slot) -> Slot:
     outcome = slot.outcome
     return slot._replace(
-        arguments=(), outcome=None if outcome is None else outcome._replace(value=None)
+        arguments=(),
+        fingerprint=b"",
+        outcome=None if outcome is None else outcome._replace(value=None),
     )
 
 

@@ -5,7 +5,7 @@ Source: design, section 3.3. What cannot be used is left aside; the fold does wi
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from refold.log.port import Entry, Log, Record, Topic
@@ -20,9 +20,9 @@ from refold_projections.fold import (
 )
 from refold_schemas.codec import Codec, RecordHeader
 from refold_schemas.errors import HeaderUnreadable, UndecodableRecord
-from refold_schemas.snapshots import Checkpoint, RunSnapshot, RunSnapshotPart, TimerKept
+from refold_schemas.snapshots import Checkpoint, RunSnapshot, RunSnapshotPart
 
-READ_BYTES = 4 << 20
+READ_BYTES = 1 << 20
 READ_BYTES_MIN = 16 * 1024
 RUNS_AT_ONCE = 2_000
 """So many snapshots are read before others of the loop have their turn."""
@@ -207,13 +207,12 @@ class Restored(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """A run's newest snapshot, as far as it is needed unpacked."""
+    """A run's newest snapshot, and what of it is needed unpacked: no more, there are many."""
 
     mark: Mark
     value: bytes
-    byte_count: int
     idle: bool
-    timers: tuple[TimerKept, ...]
+    armed: tuple[Armed, ...]
 
 
 class _Stored:
@@ -223,6 +222,7 @@ class _Stored:
         self.kept = Kept()
         self.checkpoints: dict[bytes, Checkpoint] = {}
         self.newest: dict[str, _Found] = {}
+        self.large: dict[str, Large] = {}
         self.unreadable: set[bytes] = set()
         """Keys of snapshots that cannot be read: nobody knows whether a position counts on them."""
         self._codec = codec
@@ -275,12 +275,22 @@ class _Stored:
         other = self.newest.get(run_id)
         if snapshot.run_id != run_id or (other and snapshot.offset <= other.mark.offset):
             return
-        # Thousands of runs share a claim: one object for all of them.
+        # Thousands of runs share a claim and the names of their timers: one object for all of them.
         claim_id = self._claims.setdefault(snapshot.record_claim_id, snapshot.record_claim_id)
+        armed: tuple[Armed, ...] = ()
+        if snapshot.timers:
+            armed = tuple(
+                [
+                    Armed(timer.deadline_ms, run_id, sys.intern(timer.timer_id), timer.generation)
+                    for timer in snapshot.timers
+                ]
+            )
         mark = Mark(snapshot.offset, claim_id, snapshot.record_n)
-        self.newest[run_id] = _Found(
-            mark, value, snapshot.byte_count, is_idle(snapshot), snapshot.timers
-        )
+        self.newest[run_id] = _Found(mark, value, is_idle(snapshot), armed)
+        if len(value) >= LARGE_BYTES:
+            self.large[run_id] = Large(len(value), snapshot.byte_count)
+        elif other:
+            self.large.pop(run_id, None)
 
 
 async def load(
@@ -292,15 +302,15 @@ async def load(
     """
     stored = _Stored(codec)
     read = 0
-    async for record in _all(log, partition):
-        read += 1
-        if read % RUNS_AT_ONCE == 0:
+    async for records in _all(log, partition):
+        for _, key, value, _, _ in records:
+            run_id, _, label = (key or b"").decode("utf-8", "replace").rpartition("/")
+            if not run_id or keep is None or keep(run_id):
+                stored.add(run_id, label, key or b"", value)
+        read += len(records)
+        if read >= RUNS_AT_ONCE:
+            read = 0
             await asyncio.sleep(0)
-        key = record.key or b""
-        run_id, _, label = key.decode("utf-8", "replace").rpartition("/")
-        unwanted = run_id and keep is not None and not keep(run_id)
-        if not unwanted:
-            stored.add(run_id, label, key, record.value)
     stored.kept.checkpoints = list(stored.checkpoints)
     restored = _nothing(codec, stored.kept, keep)
     if stored.unreadable:
@@ -335,29 +345,25 @@ async def _restore(
     restored = _nothing(codec, stored.kept, keep)._replace(base=base)
     fold, states = restored.fold, RunStates(codec)
     fold.runs = states
-    large: dict[str, Large] = {}
-    found = sorted(stored.newest.items(), key=lambda item: item[1].mark.offset)
-    for at, (run_id, snapshot) in enumerate(found):
+    order = sorted(stored.newest, key=lambda run_id: stored.newest[run_id].mark.offset)
+    for at, run_id in enumerate(order):
         if at % RUNS_AT_ONCE == RUNS_AT_ONCE - 1:
             await asyncio.sleep(0)
-        if not await reader.stands(snapshot.mark):
+        mark, value, idle, armed = stored.newest.pop(run_id)
+        if not await reader.stands(mark):
             return nothing
-        states.put_packed(run_id, snapshot.value)
-        fold.marks[run_id] = snapshot.mark
-        for timer in snapshot.timers:
-            name = sys.intern(timer.timer_id)  # runs of one function share their timers' names
-            restored.armed.append(Armed(timer.deadline_ms, run_id, name, timer.generation))
-        if not snapshot.idle:
+        states.put_packed(run_id, value)
+        fold.marks[run_id] = mark
+        restored.armed.extend(armed)
+        if not idle:
             restored.active.append(run_id)
-        if len(snapshot.value) >= LARGE_BYTES:
-            large[run_id] = Large(len(snapshot.value), snapshot.byte_count)
-    stored.kept.large = large
+    stored.kept.large = stored.large
     fold.position, fold.facts = base
     return restored
 
 
-async def _all(log: Log, partition: int) -> AsyncIterator[Record]:
-    """Every record up to the end, also what was appended meanwhile.
+async def _all(log: Log, partition: int) -> AsyncIterator[Sequence[Record]]:
+    """Every record, in pieces, up to the end, also what was appended meanwhile.
 
     Where a key was deleted while we read, what replaces it stands before the end that we reach.
     """
@@ -367,8 +373,7 @@ async def _all(log: Log, partition: int) -> AsyncIterator[Record]:
             records = await log.read(Topic.SNAPSHOTS, partition, offset, size_max=READ_BYTES)
             if not records:
                 break
-            for record in records:
-                yield record
+            yield records
             offset = records[-1].offset + 1
         offset = max(offset, end)
         _, end = await log.bounds(Topic.SNAPSHOTS, partition)
