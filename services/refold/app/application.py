@@ -225,6 +225,20 @@ class App:
         """The run function of exactly this version, None if this App does not have it."""
         return self._versions.get((name, version))
 
+    def plan_gaps(self) -> list[str]:
+        """A line for each run function whose plan names what is no step of this App.
+
+        Such a name stays "remaining" for ever in what people are told of the run's boundary.
+        """
+        gaps = []
+        for run in self.runs.values():
+            unknown = [name for name in run.plan or () if name not in self.steps]
+            if unknown:
+                gaps.append(
+                    f"run {run.name}: its plan names no step of the app: {', '.join(unknown)}"
+                )
+        return gaps
+
     def _add(self, fn: F, declared: Declared) -> F:
         definition = step_def(fn, declared, None)
         what = f"{'model' if declared.is_model else 'step'} {definition.name!r}"

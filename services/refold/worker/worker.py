@@ -104,6 +104,8 @@ class Worker:
             tries=self.settings.report_tries,
             on_lost=lambda run_id, text: self._tell("warning", text, run_id),
         )
+        for gap in self.app.plan_gaps():
+            self._tell("warning", gap)
         if self._watchdog is not None:
             self._watchdog.start(self._loop)
         try:

@@ -140,8 +140,4 @@ def _notes(app: "App") -> "list[str]":
     notes = [f"step {s.name}: {lack}" for s in app.steps.values() for lack in missing(s)]
     if not app.runs:
         notes.append("the app registers no run function")
-    for run in app.runs.values():
-        unknown = [name for name in run.plan or () if name not in app.steps]
-        if unknown:
-            notes.append(f"run {run.name}: its plan names no step of the app: {', '.join(unknown)}")
-    return notes
+    return notes + app.plan_gaps()
