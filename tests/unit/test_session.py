@@ -277,6 +277,41 @@ def test_gather_raises_the_failure_that_is_first_in_log_order(first: str, raised
     assert replay(app, play.state).result == play.result
 
 
+def test_a_sibling_whose_error_cannot_be_read_is_noted_all_the_same() -> None:
+    app = App("a")
+
+    class Unprintable(LookupError):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    async def fails(error: Exception) -> None:
+        raise error
+
+    async def body(ctx: RunContext) -> Any:
+        try:
+            await ctx.gather(a=fails(LookupError("a")), b=fails(Unprintable()))
+        except LookupError as error:
+            return error.__notes__
+
+    play = Play(running(app, body), new_state()).start()
+    note = "also failed: gather#1[b]: Unprintable: (its message cannot be read: RuntimeError)"
+    assert play.result == [note]
+
+
+def test_a_log_line_shows_a_field_as_it_was_when_it_was_written() -> None:
+    app = App("a")
+    charge = acting(app, "charge")
+
+    async def body(ctx: RunContext) -> Any:
+        orders = ["a"]
+        ctx.log.info("before", orders=orders, count=len(orders))
+        orders.append("b")
+        await ctx.step(charge, 1)
+
+    play = Play(running(app, body), new_state()).start().run()
+    assert [line.fields for line in play.log] == [{"orders": "['a']", "count": "1"}]
+
+
 def test_a_map_begins_nothing_after_a_failure_and_leaves_nothing_running() -> None:
     app = App("a")
 
@@ -383,14 +418,14 @@ def test_log_lines_are_written_once() -> None:
     running(app, body)
     live = Play(app, new_state()).run()
     assert [(line.level, line.fields) for line in live.log] == [
-        ("info", {"number": 0}),
-        ("info", {"number": 1}),
-        ("info", {"number": 2}),
+        ("info", {"number": "0"}),
+        ("info", {"number": "1"}),
+        ("info", {"number": "2"}),
         ("warning", {}),
     ]
     assert live.log[1].at_ms == STARTED_MS + 1000
     # The line behind the last outcome may not have been written; those before it were.
-    assert [line.fields for line in replay(app, live.history[2]).log] == [{"number": 2}]
+    assert [line.fields for line in replay(app, live.history[2]).log] == [{"number": "2"}]
     asked = Play(app, live.history[2]).start()
     asked.intend("load#3")
     assert replay(app, asked.state).log == [], "load#3 is recorded, so what is before it was logged"
@@ -429,7 +464,7 @@ def test_a_log_line_is_formatted_as_in_logging_and_never_fails_a_run() -> None:
         "'x'",
         "(a line that cannot be written: ValueError)",
     ]
-    assert play.log[0].fields == {"message": "a field of this name"}
+    assert play.log[0].fields == {"message": "'a field of this name'"}
 
 
 def test_what_another_branch_logged_before_a_recorded_outcome_is_not_written_again() -> None:

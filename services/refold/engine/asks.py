@@ -69,11 +69,14 @@ class Unsettled(NamedTuple):
 
 
 class LogLine(NamedTuple):
-    """A line of `ctx.log`, to be written when what led to it is durable."""
+    """A line of `ctx.log`, to be written when what led to it is durable.
+
+    Its fields are text already: an object may have changed until then.
+    """
 
     level: str
     message: str
-    fields: dict[str, object]
+    fields: dict[str, str]
     at_ms: int
 
 

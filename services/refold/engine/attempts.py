@@ -1,7 +1,6 @@
 """Attempts: intending, starting, timing out, and what an end is recorded as."""
 
 import asyncio
-import reprlib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -15,6 +14,7 @@ from refold.engine.decide import NoIntent, StepTerms
 from refold.engine.model_use import read_model_use
 from refold.engine.raised_at import encode_raised, raised_at
 from refold.engine.session import ChunkAsked, StepAsked
+from refold.engine.shown import short_repr
 from refold_projections.fold import OPEN, Slot
 from refold_schemas.errors import CallRefused, RefoldError, ValueRefused
 from refold_schemas.events import StepCompleted
@@ -37,16 +37,9 @@ from refold_schemas.values.kinds import class_id
 if TYPE_CHECKING:
     from refold.engine.owner import PartitionOwner
 
-REPR_MAX = 1_000
-CONTAINERS = (dict, list, tuple, set, frozenset, str, bytes)
 SCALARS = frozenset({int, str, float, bool, bytes, type(None)})
 CANCEL_S = 0.1
 """How long a cancelled coroutine may take to end before it counts as one that runs on."""
-
-
-_SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = REPR_MAX
-_SHORT.maxdict = _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxset = _SHORT.maxfrozenset = 50
 
 
 class Attempts:
@@ -517,18 +510,6 @@ def unrecordable_of(result: object, path: str, reason: str, size: int) -> Unreco
     """What is kept of a result that cannot be stored. `size` in bytes, 0 where it has none."""
     kind = class_id(type(result)).replace(":", ".")
     return Unrecordable(kind, path, reason, size, short_repr(result))
-
-
-def short_repr(result: object) -> str:
-    """`repr`, bounded; an object whose repr raises still ends its step."""
-    try:
-        # A container is cut while its repr is made: that of a huge one would hold up the engine.
-        text = _SHORT.repr(result) if isinstance(result, CONTAINERS) else repr(result)
-    except Exception as error:
-        text = (
-            f"<{class_id(type(result)).partition(':')[2]}: its repr raised {type(error).__name__}>"
-        )
-    return text[:REPR_MAX].encode("utf-8", "backslashreplace").decode()
 
 
 def describe(error: BaseException) -> str:

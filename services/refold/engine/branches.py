@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
 from refold.engine.scopes import Scope
+from refold_schemas.values import line_of
 
 
 class Wait:
@@ -85,9 +86,7 @@ class Group:
                 self.failure = error
             elif error is not self.failure:
                 # Only one can be raised; the others must not vanish without a trace.
-                self.failure.add_note(
-                    f"also failed: {branch.scope.path}: {type(error).__name__}: {error}"
-                )
+                self.failure.add_note(f"also failed: {branch.scope.path}: {line_of(error)}")
             if self.failure is None and self.begin is not None:
                 self.begin()
             if self.open == 0:

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 from refold.app.application import App
 from refold.engine import decide
-from refold.engine.attempts import Attempts, describe, short_repr
+from refold.engine.attempts import Attempts, describe
 from refold.engine.books import Books
 from refold.engine.calls import Call
 from refold.engine.checkpoints import Base
@@ -437,7 +437,7 @@ class PartitionOwner:
 
     def log_line(self, run_id: str, line: LogLine) -> None:
         """Write a line of `ctx.log`; called once the state that it was written in is durable."""
-        fields = "".join(f" {name}={short_repr(value)}" for name, value in line.fields.items())
+        fields = "".join(f" {name}={shown}" for name, shown in line.fields.items())
         self.tell("log", run_id, f"{line.level}: {line.message}{fields}")
 
     # ---- loop
@@ -487,7 +487,7 @@ class PartitionOwner:
     def broken(self, error: BaseException) -> None:
         """The engine itself failed: the claim ends and the fold decides what counts."""
         why = ClaimEnded(
-            f"partition {self.partition}: the engine failed: {type(error).__name__}: {error}",
+            f"partition {self.partition}: the engine failed: {describe(error)}",
             kept="every acknowledged event",
             next="the worker claims again; report this with the traceback if it repeats",
         )

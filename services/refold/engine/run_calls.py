@@ -14,6 +14,7 @@ from refold.engine.branches import WAIT, Branch, Group
 from refold.engine.driving import Driving
 from refold.engine.loops import EachLoop
 from refold.engine.scopes import Scope
+from refold.engine.shown import short_repr
 from refold_schemas.errors.run import CallRefused, Revalidation
 from refold_schemas.values import Value
 
@@ -277,7 +278,8 @@ class RunCalls:
         """See RunLog."""
         branch = self._driving.any_branch("ctx.log")
         if not self._driving.closing:
-            self._births.asks.append(LogLine(level, message, fields, branch.now_ms))
+            shown = {name: short_repr(value) for name, value in fields.items()}
+            self._births.asks.append(LogLine(level, message, shown, branch.now_ms))
 
 
 def _check_count(call: str, name: str, number: object) -> None:

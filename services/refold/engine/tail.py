@@ -16,6 +16,7 @@ from refold.log.port import Entry, Log, Record, Topic
 from refold_projections.fold import NO_CLAIM, Position, Verdict, judge
 from refold_schemas.codec import RecordHeader
 from refold_schemas.errors import HeaderUnreadable, RefoldError
+from refold_schemas.values import line_of
 
 
 class Decision(NamedTuple):
@@ -106,7 +107,7 @@ class Tail:
             self.end(ClaimUnknown(self.partition, told))
         except Exception as error:  # a defect must not stop the tail without a word
             broken = ClaimEnded(
-                f"partition {self.partition}: the engine failed: {type(error).__name__}: {error}",
+                f"partition {self.partition}: the engine failed: {line_of(error)}",
                 kept="every acknowledged event",
                 next="the worker claims again; report this with the traceback if it repeats",
             )
