@@ -405,7 +405,7 @@ def test_bind_writes_defaults_out_and_keeps_the_order_of_the_parameters() -> Non
     assert step.bind(("o", 7), {"note": "x"}) == {"order": "o", "pence": 7, "note": "x"}
     with pytest.raises(CallRefused, match="step 'charge': was not given order"):
         step.bind((), {})
-    with pytest.raises(CallRefused, match="takes 2 positional arguments, was given 3"):
+    with pytest.raises(CallRefused, match="takes 2 arguments by position, was given 3"):
         step.bind(("o", 7, "n"), {})
 
 

@@ -271,6 +271,17 @@ def test_run_and_why_write_times_in_one_zone_if_it_is_set(
     assert "times in Asia/Tokyo" in capsys.readouterr().err
 
 
+def test_run_names_the_other_open_runs_of_the_log_once(
+    capsys: Capture, broker: MemoryBroker
+) -> None:
+    assert main([*run("silent"), "--log", URL]) == 3
+    assert "also open" not in capsys.readouterr().err
+    assert main([*run("o2", "r2"), "--log", URL]) == 0
+    assert capsys.readouterr().err.count("also open in this log, and worked on here: r1\n") == 1
+    assert main([*run("silent"), "--log", URL]) == 3
+    assert "also open" not in capsys.readouterr().err, "r2 has ended"
+
+
 # ---- the others
 
 
@@ -304,13 +315,15 @@ def test_resolve_retry_and_cancel_say_what_was_recorded(
     assert answered(capsys, "retry", "r1", code=2)["error"]["code"] == "R526"
     assert main(["cancel", "r1", "--why", "no longer wanted", "--log", URL]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("recorded: its end is recorded as asked for. r1: ")
+    assert out.startswith("recorded: cancellation asked for. r1: ")
+    answered(capsys, "cancel", "r1")
     happened = ("resolve", "r1", "charge#1", "--happened", "--result", '{"id": "c9"}')
     answered(capsys, *happened)
     waited = answered(capsys, *silent, code=1)
     assert (waited["status"], waited["error"]["code"]) == ("cancelled", "R502")
     assert "no longer wanted" in waited["error"]["message"]
-    assert answered(capsys, "cancel", "r1", code=1)["error"]["code"] == "R525"
+    error = answered(capsys, "cancel", "r1", code=1)["error"]
+    assert (error["code"], "run r1 was cancelled" in error["message"]) == ("R525", True)
     assert answered(capsys, "cancel", "r9", code=2)["error"]["code"] == "R503"
 
 

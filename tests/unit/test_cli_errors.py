@@ -21,6 +21,7 @@ from refold_schemas.errors.cli import (
     RunExists,
     RunFailedError,
 )
+from refold_schemas.errors.log import LogCorrupted
 from refold_schemas.events import CommandRejected
 from refold_tools.cli.failures import as_refold_error, error_object, innermost
 
@@ -58,6 +59,20 @@ def test_what_is_kept_and_advised_depends_on_the_command_and_the_reason() -> Non
     lost = ResultUnrecordable("draw#1", type_name="bytes", path="result", reason="big", size=9)
     assert "a reference" in lost.next
     assert "a reference" not in ResultUnrecordable("a#1", type_name="f", path="r", reason="x").next
+
+
+def test_a_question_keeps_its_mark_and_is_read_back() -> None:
+    error = RefoldError("no such command. Did you mean 'boundary'?", kept="nothing", next="look")
+    assert str(error) == (
+        "no such command. Did you mean 'boundary'? Kept: nothing. Next: look. (R000)"
+    )
+    assert told(str(error)) == Told(error.message, "nothing", "look", "R000")
+
+
+def test_a_file_that_is_no_log_may_be_the_wrong_one() -> None:
+    assert LogCorrupted("sqlite:///rt.py", "no database").next.startswith(
+        "if --log (or REFOLD_LOG)"
+    )
 
 
 def test_an_error_of_ours_inside_another_is_said_once() -> None:

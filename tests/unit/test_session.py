@@ -1383,7 +1383,7 @@ def test_a_context_of_one_run_is_of_no_use_in_another() -> None:
         (lambda ctx, load: ctx.step(reading, 1), "write @app.step(…) above reading"),
         (lambda ctx, load: ctx.step(asyncio.sleep(0)), "arguments: ctx.step(sleep, …)"),
         (lambda ctx, load: ctx.step(load), "was not given item"),
-        (lambda ctx, load: ctx.step(load, 1, 2), "takes 1 positional arguments, was given 2"),
+        (lambda ctx, load: ctx.step(load, 1, 2), "takes 1 argument by position, was given 2"),
         (lambda ctx, load: ctx.step(load, 1, other=2), "has no argument 'other'"),
         (lambda ctx, load: ctx.step(load, 1, item=2), "was given 'item' twice"),
         (lambda ctx, load: ctx.sleep(3), "3 is no duration"),

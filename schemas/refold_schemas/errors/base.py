@@ -16,12 +16,18 @@ class RefoldError(Exception):
 
     def __init__(self, message: str, *, kept: str = "", next: str = "") -> None:
         self.message, self.kept, self.next = message, kept, next
-        parts = [message.rstrip(".")]
+        parts = [_sentence(message)]
         if kept:
-            parts.append(f"Kept: {kept.rstrip('.')}")
+            parts.append(_sentence(f"Kept: {kept}"))
         if next:
-            parts.append(f"Next: {next.rstrip('.')}")
-        super().__init__(". ".join(parts) + f". ({type(self).code})")
+            parts.append(_sentence(f"Next: {next}"))
+        super().__init__(" ".join(parts) + f" ({type(self).code})")
+
+
+def _sentence(text: str) -> str:
+    """The text with one mark at its end: a question keeps its own."""
+    bare = text.rstrip(".")
+    return bare if bare.endswith(("?", "!")) else f"{bare}."
 
 
 class Told(NamedTuple):
@@ -38,8 +44,10 @@ class Told(NamedTuple):
         return f"{self.message} ({self.code})" if self.code else self.message
 
 
+_END = r"(?:(?<=[?!])|\.)"
 _TOLD = re.compile(
-    r"(?P<message>.*?)(?:\. Kept: (?P<kept>.*?))?(?:\. Next: (?P<next>.*))?\. \((?P<code>R\d{3})\)",
+    rf"(?P<message>.*?)(?:{_END} Kept: (?P<kept>.*?))?(?:{_END} Next: (?P<next>.*))?"
+    rf"{_END} \((?P<code>R\d{{3}})\)",
     re.DOTALL,
 )
 

@@ -92,7 +92,8 @@ class LogCorrupted(LogUnavailable):
             url,
             f"corrupted: {reason}",
             kept="the file as it is; nothing in it was skipped or changed",
-            next="stop all workers, copy the file aside and restore it from a backup; "
+            next="if --log (or REFOLD_LOG) names the wrong file, correct it; else stop all "
+            "workers, copy the file aside and restore it from a backup; "
             "see docs/errors/R305.md",
         )
 

@@ -93,7 +93,7 @@ class StepDef:
             return dict(zip(parameters, args, strict=True))
         if len(args) > self._positional_max:
             raise self._refused(
-                f"takes {self._positional_max} positional arguments, was given {len(args)}"
+                f"takes {_count(self._positional_max)} by position, was given {len(args)}"
             )
         bound = dict(zip(parameters, args, strict=False))
         for name, value in kwargs.items():
@@ -192,6 +192,10 @@ def secret_problem(hints: Mapping[str, object], names: tuple[str, ...]) -> str |
             what = {"return": "its result", "input": "its input"}.get(name, f"its parameter {name}")
             return f"{what} holds a secret ({found}), and the log is kept for ever"
     return None
+
+
+def _count(arguments: int) -> str:
+    return "1 argument" if arguments == 1 else f"{arguments} arguments"
 
 
 def resolve_hints(fn: Callable[..., object]) -> dict[str, object]:

@@ -153,7 +153,7 @@ class Claiming:
         level = self.settings.format_level
         if before.app != self.claimed.app:
             what = f"belongs to app {before.app!r}, not {self.claimed.app!r}"
-            then = "give this app a namespace of its own"
+            then = "give this app a namespace of its own: another name behind ?ns= in its --log URL"
         elif before.partition_count != facts.partition_count:
             what = f"had {before.partition_count} partitions and has {facts.partition_count} now"
             then = "restore the partition count: runs live where their run_id hashes to"

@@ -6,7 +6,7 @@ Source: design, sections 3.1 (commands), 5 and 6.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from refold_projections.fold import RunState, Slot
+from refold_projections.fold import Ended, RunState, Slot
 from refold_schemas.commands import CancelRun, Command, ResolveStep, RetryRun, StartRun
 from refold_schemas.events import (
     CommandRejected,
@@ -118,7 +118,7 @@ def cancel_run(state: RunState | None, command: CancelRun, offset: int) -> Event
         return rejected(command, offset, "duplicate", "this command was applied before")
     if state.ended is not None:
         return rejected(
-            command, offset, "run_ended", f"run {command.run_id} has {state.ended.status} before"
+            command, offset, "run_ended", f"run {command.run_id} {_ended_words(state.ended)}"
         )
     if state.cancel is not None:
         return rejected(command, offset, "duplicate", f"{state.cancel.by} has asked for it before")
@@ -199,7 +199,8 @@ def retry_run(state: RunState | None, command: RetryRun, offset: int) -> Events:
         return rejected(command, offset, "duplicate", "this command was applied before")
     failed = state.ended is not None and state.ended.status == "failed"
     if state.ended is not None and not failed:
-        detail = f"run {command.run_id} has {state.ended.status}: only a failed one can be retried"
+        words = _ended_words(state.ended)
+        detail = f"run {command.run_id} {words}: only a failed one can be retried"
         return rejected(command, offset, "run_ended", detail)
     if state.parked is None and not failed:
         detail = f"run {command.run_id} is neither parked nor failed: it goes on by itself"
@@ -220,6 +221,11 @@ def retry_run(state: RunState | None, command: RetryRun, offset: int) -> Events:
             command.command_id,
         ),
     )
+
+
+def _ended_words(ended: Ended) -> str:
+    """`has completed`, `has failed`, `was cancelled`."""
+    return "was cancelled" if ended.status == "cancelled" else f"has {ended.status}"
 
 
 def _failed_last(state: RunState) -> Slot | None:

@@ -204,7 +204,7 @@ def cancel(
         await client.cancel(
             run_id, by=asker(by), why=why, within=await _patience(client, run_id, within)
         )
-        return await _accepted(client, run_id, "its end is recorded as asked for", as_json=as_json)
+        return await _accepted(client, run_id, "cancellation asked for", as_json=as_json)
 
     return ask(log, work)
 

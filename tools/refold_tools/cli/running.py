@@ -3,6 +3,7 @@
 import asyncio
 import uuid
 from datetime import datetime, timedelta, tzinfo
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,6 +23,8 @@ LOOK_S = 2.0
 """How long an owner has to look at a run that stands still, before it counts as stopped."""
 QUIET_S = 0.1
 """How long nothing of the run may go on in our own worker before it counts as stopped."""
+OTHERS_MAX = 5
+OTHERS_LOOK_MAX = 1_000
 LOOK_AGAIN = timedelta(milliseconds=100)
 
 
@@ -91,6 +94,7 @@ class _Run:
         self.stopping = asyncio.Event()
         self.claimed_at: float | None = None
         self.busy_at = 0.0
+        self.said_others = False
 
     async def on_log(self, url: str) -> "Outcome":
         """Open the log, do the run, and say how it stands afterwards."""
@@ -159,6 +163,7 @@ class _Run:
         def on_event(event: "WorkerEvent") -> None:
             if event.kind == "claimed" and event.partition == partition:
                 self.claimed_at = asyncio.get_running_loop().time()
+                self._say_others(worker, partition)
             if event.kind != "resumed" or event.run_id != self.run_id:  # said that before
                 tell(event)
 
@@ -185,6 +190,23 @@ class _Run:
                 await asyncio.wait({following, stopping})
                 worker.stop()
                 await serving
+
+    def _say_others(self, worker: "Worker", partition: int) -> None:
+        """Name, once, runs that our worker drives beside ours: it owns the whole partition."""
+        from refold_tools.cli.output import say
+
+        owner = worker.owners.get(partition)
+        if owner is None or self.said_others:
+            return
+        self.said_others = True
+        states = (owner.state(one) for one in islice(owner.runs(), OTHERS_LOOK_MAX))
+        others = (
+            s.run_id for s in states if s is not None and not s.ended and s.run_id != self.run_id
+        )
+        names = list(islice(others, OTHERS_MAX + 1))
+        if names:
+            names[OTHERS_MAX:] = ["…"] * (len(names) > OTHERS_MAX)
+            say(f"also open in this log, and worked on here: {', '.join(names)}", "dim", error=True)
 
     async def _follow(self, client: "Client", worker: "Worker", *, exists: bool) -> None:
         """Return when the run has ended or nothing but a person or other code moves it."""
