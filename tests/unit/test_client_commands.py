@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from refold import App, Effect, NotDone, Policy, RunContext
-from refold.client import Client
+from refold.client import Client, RunHandle
 from refold.log import Topic
 from refold.log.memory import (
     Answer,
@@ -285,6 +285,55 @@ def test_an_append_without_an_answer_is_repeated(monkeypatch: pytest.MonkeyPatch
 
     assert play(scene, faults=faults) == Receipt("o1", "charge-o1")
     assert (len(faults.batches), bank.charges) == (2, ["o1"])
+
+
+def test_the_time_to_wait_holds_for_a_log_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("refold.client.client.SEND_MIN_S", 0.1)
+    monkeypatch.setattr("refold.client.outbox.ANSWER_MS", 10**7)
+    faults = CommandFaults(AppendFault(answer=Answer.SILENCE, store_at_ms=()))
+
+    async def scene(client: Client) -> None:
+        await client.start(
+            "shop", Order(id="o1"), command_id="c-1", within=timedelta(milliseconds=200)
+        )
+
+    with pytest.raises(CommandUnknown, match=r"it had not answered within 0\.2 s") as caught:
+        play(scene, faults=faults)
+    assert caught.value.command_id == "c-1"
+
+
+@pytest.mark.parametrize("ends_by", ["time", "cancellation"])
+def test_callers_of_one_command_do_not_take_its_decision_from_each_other(ends_by: str) -> None:
+    broker = MemoryBroker("shop")
+
+    async def main() -> object:
+        log = MemoryLog(broker=broker, name="client")
+        await log.open(create=True)
+        async with Client(log) as client:
+
+            def start(within: timedelta | None) -> asyncio.Task[RunHandle]:
+                order = Order(id="o1")
+                return asyncio.create_task(
+                    client.start("shop", order, run_id="r1", command_id="c-1", within=within)
+                )
+
+            hasty = start(timedelta(milliseconds=50) if ends_by == "time" else None)
+            patient = start(None)
+            if ends_by == "time":
+                with pytest.raises(CommandUndecided):
+                    await hasty
+            else:
+                assert await log.wait(Topic.COMMANDS, 0, 1, timeout_ms=10_000)
+                await asyncio.sleep(0.05)
+                hasty.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await hasty
+            async with serving(broker), asyncio.timeout(20):
+                return await (await patient).result()
+
+    assert asyncio.run(main()) == Receipt("o1", "charge-o1")
 
 
 def test_closing_does_not_wait_for_an_answer_that_never_comes(

@@ -22,6 +22,7 @@ from refold_schemas.errors.cli import (
     ClientClosed,
     CommandRefused,
     CommandUndecided,
+    CommandUnknown,
     ResultNotThere,
     RunCancelledError,
     RunFailedError,
@@ -38,6 +39,9 @@ from refold_schemas.values import (
 )
 
 BY_DEFAULT = "client"
+SEND_MIN_S = 1.0
+"""How long the log has to store a command, however short `within` is: 0 means do not wait for its
+decision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,7 +407,12 @@ class Client:
         return kind(command.run_id, name, event.reason, event.detail, sent=sent)
 
     async def _decide(self, command: Command, within: timedelta | None) -> Decision:
-        """Publish `command` and wait for the first decision that carries its id."""
+        """Publish `command` and wait for the first decision that carries its id.
+
+        `within` counts from the call: it is the time for the log and for the owner together.
+        """
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
         partition = self.partition_of(command.run_id)
         outbox = self._outboxes.get(partition)
         if outbox is None:
@@ -412,9 +421,20 @@ class Client:
         await tail.begin()
         decided = tail.expect(command.command_id)
         try:
-            await outbox.send(command)
-            if within is not None:
-                await asyncio.wait({decided}, timeout=within.total_seconds())
+            if within is None:
+                await outbox.send(command)
+            else:
+                left_s = within.total_seconds() - (loop.time() - begun)
+                sending = outbox.send(command)
+                if not await _done_within(sending, timedelta(seconds=max(left_s, SEND_MIN_S))):
+                    raise CommandUnknown(
+                        command.run_id,
+                        type(command).__name__,
+                        command.command_id,
+                        f"it had not answered within {max(within.total_seconds(), SEND_MIN_S):g} s",
+                    )
+                left_s = within.total_seconds() - (loop.time() - begun)
+                await asyncio.wait({decided}, timeout=max(left_s, 0.0))
                 if not decided.done():
                     raise CommandUndecided(
                         command.run_id,
@@ -422,9 +442,10 @@ class Client:
                         command.command_id,
                         within // timedelta(milliseconds=1),
                     )
-            decision = await decided
+            # Others may wait for the same decision: one that gives up takes it from nobody.
+            decision = await asyncio.shield(decided)
         finally:
-            tail.forget(command.command_id)
+            tail.forget(command.command_id, decided)
         if isinstance(decision.event, CommandRejected) and decision.event.reason == "duplicate":
             return await self._first_decision(command, partition, decision)
         return decision

@@ -58,6 +58,16 @@ class Decision(NamedTuple):
     life: "RunLife | None"
 
 
+class _Expected:
+    """A decision that somebody waits for: the future that all of them share, and how many."""
+
+    __slots__ = ("count", "future")
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
+        self.count = 0
+
+
 class RunLife:
     """What the tail knows of one run's end, for the handles that ask for it.
 
@@ -90,7 +100,7 @@ class PartitionTail:
         self._log, self._codec, self._partition = log, codec, partition
         self.position = Position()
         self._begun, self._beginning = False, asyncio.Lock()
-        self._decisions: dict[str, asyncio.Future[Decision]] = {}
+        self._decisions: dict[str, _Expected] = {}
         self._lives: WeakValueDictionary[str, RunLife] = WeakValueDictionary()
         self._waiting = 0
         self._touches: dict[asyncio.Future[None], tuple[bytes, int]] = {}
@@ -127,20 +137,25 @@ class PartitionTail:
     def expect(self, command_id: str) -> "asyncio.Future[Decision]":
         """A future for the first decision that carries `command_id`.
 
-        Call it after `begin` and before publishing, `forget` it when nobody waits any more. Raises
-        ClientClosed.
+        Call it after `begin` and before publishing, and `forget` it once for each call. Whoever
+        asks for the same id shares the future: wait for it under a shield. Raises ClientClosed.
         """
         self._check_open()
-        future = self._decisions.get(command_id)
-        if future is None:
-            future = asyncio.get_running_loop().create_future()
-            self._decisions[command_id] = future
+        expected = self._decisions.get(command_id)
+        if expected is None:
+            expected = self._decisions[command_id] = _Expected()
+        expected.count += 1
         self._run()
-        return future
+        return expected.future
 
-    def forget(self, command_id: str) -> None:
-        """Nobody waits for this decision any more."""
-        self._decisions.pop(command_id, None)
+    def forget(self, command_id: str, future: "asyncio.Future[Decision]") -> None:
+        """One of those who wait for this decision does so no more."""
+        expected = self._decisions.get(command_id)
+        if expected is None or expected.future is not future:
+            return
+        expected.count -= 1
+        if expected.count == 0:
+            del self._decisions[command_id]
 
     async def end_of(self, life: RunLife) -> None:
         """Return when something was told of the run's end since the call."""
@@ -264,14 +279,14 @@ class PartitionTail:
         if life is not None:
             _follow_life(life, event, record, header)
         if isinstance(event, DECISIONS) and event.command_id is not None:
-            future = self._decisions.pop(event.command_id, None)
-            if future is not None and not future.done():
+            expected = self._decisions.pop(event.command_id, None)
+            if expected is not None and not expected.future.done():
                 born = None
                 if isinstance(event, RunStarted) and record.key is not None:
                     # The decision holds it until the caller has made its handle.
                     born = self.life(record.key.decode("utf-8", "replace"))
                     born.known, born.offset = True, record.offset
-                future.set_result(Decision(event, record.offset, born))
+                expected.future.set_result(Decision(event, record.offset, born))
 
     def _touch(self, record: Record, verdict: Verdict) -> None:
         for waiter, (key, offset) in self._touches.items():
@@ -280,7 +295,8 @@ class PartitionTail:
                 waiter.set_result(None)
 
     def _fail(self, error: BaseException) -> None:
-        for decision in self._decisions.values():
+        for expected in self._decisions.values():
+            decision = expected.future
             if not decision.done():
                 decision.set_exception(error)
                 decision.exception()  # whoever awaits it gets it; nobody is no fault
