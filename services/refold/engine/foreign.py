@@ -36,6 +36,15 @@ def foreign_await(coroutine: Coroutine[Any, Any, Any], request: object) -> Forei
     return ForeignAwait(awaited, where, repair)
 
 
+def file_name(path: str) -> str:
+    """The last part of a path of any system.
+
+    >>> file_name("/srv/shop/orders.py"), file_name("orders.py")
+    ('orders.py', 'orders.py')
+    """
+    return path.replace("\\", "/").rpartition("/")[2]
+
+
 def keep_quiet(request: object) -> None:
     """See to it that an awaited future of asyncio does not complain later that nobody heard it.
 

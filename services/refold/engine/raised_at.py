@@ -1,10 +1,9 @@
 """Where in the author's own code an exception was raised: file, line and function, no path."""
 
 from dataclasses import replace
-from pathlib import PurePath
 from traceback import format_exception, walk_tb
 
-from refold.engine.foreign import is_library
+from refold.engine.foreign import file_name, is_library
 from refold_schemas.values import ErrorInfo, encode_error
 
 OURS = frozenset({"refold", "refold_schemas", "refold_projections", "refold_tools"})
@@ -21,7 +20,7 @@ def raised_at(error: BaseException) -> str:
     for frame, line in walk_tb(error.__traceback__):
         module, code = str(frame.f_globals.get("__name__", "")), frame.f_code
         if module.partition(".")[0] not in OURS and not is_library(module, code.co_filename):
-            place = f" (in {PurePath(code.co_filename).name}:{line}, {code.co_name})"
+            place = f" (in {file_name(code.co_filename)}:{line}, {code.co_name})"
     return place
 
 

@@ -3,12 +3,12 @@
 import sys
 from collections.abc import Coroutine, Iterable
 from itertools import islice
-from pathlib import PurePath
 from types import CodeType
 from typing import Any, NamedTuple
 
 from refold.app.definitions import StepDef
 from refold.engine.branches import Branch
+from refold.engine.foreign import file_name
 from refold_schemas.errors.run import CallRefused
 
 
@@ -71,4 +71,4 @@ def _arguments(one: Made) -> str:
 def _place(one: Made) -> str:
     position = next(islice(one.code.co_positions(), one.at // 2, None), (None,))
     line = position[0] or one.code.co_firstlineno
-    return f"in {PurePath(one.code.co_filename).name}:{line}, {one.code.co_name},"
+    return f"in {file_name(one.code.co_filename)}:{line}, {one.code.co_name},"
