@@ -1,6 +1,7 @@
 """The commands that look at code, at a namespace and at schemas, and what they are given."""
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -38,7 +39,16 @@ async def find(key: str) -> Absent: ...
 
 @app.step(policy=Policy.RESOLVABLE, lookup=find, key_ttl=timedelta(hours=24),
           settle=timedelta(minutes=1), retry=Retry(max_attempts=5))
-async def refund(fx: Effect, order_id: str, pence: int) -> dict: ...
+async def refund(fx: Effect, order_id: str, pence: int) -> dict:
+    return {"key": fx.key}
+
+@app.step(policy=Policy.KEYED, key_ttl=None)
+async def notify(fx: Effect, order_id: str) -> None:
+    print(fx.slot)
+
+@app.step(policy=Policy.KEYED, key_ttl=None)
+async def pass_on(fx: Effect, order_id: str) -> None:
+    print(fx)
 
 @app.step(policy=Policy.KEYED, key_ttl=timedelta(hours=1))
 async def ticket(order_id: str) -> str: ...
@@ -94,6 +104,13 @@ def test_policies_lists_each_step_and_what_it_lacks(capsys: Capture, project: Pa
         "takes no Effect, so its key is never sent to the far system",
         "no lookup for when its key has expired: then a person is asked",
     ]
+    assert steps["notify"]["missing"] == [
+        "takes an Effect but never reads its key: send fx.key to the far system"
+    ]
+    assert steps["pass_on"]["missing"] == []
+    assert [steps[name]["reads_key"] for name in ("refund", "notify", "pass_on", "ticket")] == [
+        *(True, False, None, False)
+    ]
     assert steps["mail"]["missing"] == ["a person is asked whenever it is in doubt"]
 
 
@@ -102,15 +119,20 @@ def test_policies_for_people_is_a_table(capsys: Capture, project: Path) -> None:
     assert main(["policies", "shop2:app"]) == 0
     head, *rows = capsys.readouterr().out.splitlines()
     assert head.split() == [
-        *("STEP", "POLICY", "KEY", "LOOKUP", "SETTLE", "TIMEOUT", "RETRY", "MISSING")
+        *("STEP", "POLICY", "KEY", "KEY", "LIVES", "LOOKUP", "SETTLE", "TIMEOUT", "RETRY"),
+        "MISSING",
     ]
     assert [row.split()[:2] for row in rows] == [
         ["load", "re_executable"],
         ["refund", "resolvable"],
+        ["notify", "keyed"],
+        ["pass_on", "keyed"],
         ["ticket", "keyed"],
         ["mail", "escalate"],
     ]
-    assert "lives 1 d  find    1 min   30 s     up to 5 attempts" in rows[1]
+    assert re.search(r"read +1 d +find +1 min +30 s +up to 5 attempts", rows[1])
+    assert "not read   for ever" in rows[2]
+    assert "not taken" in rows[4]
 
 
 def test_check_reports_registrations_and_notes(capsys: Capture, project: Path) -> None:
@@ -118,7 +140,7 @@ def test_check_reports_registrations_and_notes(capsys: Capture, project: Path) -
     answer = answered(capsys, "check", "shop3:app")
     assert (answer["app"], answer["time_zone"]) == ("shop", "Europe/Berlin")
     assert answer["versions"] == ["refund-agent@3"]
-    assert answer["steps"] == ["load", "refund", "ticket", "mail"]
+    assert answer["steps"] == ["load", "refund", "notify", "pass_on", "ticket", "mail"]
     assert answer["runs"][0]["input"] == "order_id"
     assert "run refund-agent: its plan names no step of the app: thank" in answer["notes"]
     assert main(["check", "shop3:app"]) == 0

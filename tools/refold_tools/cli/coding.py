@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from refold_tools.cli.inputs import load_app
+from refold_tools.cli.key_use import reads_key
 from refold_tools.cli.options import AppArgument, JsonOption
 from refold_tools.cli.words import seconds
 
@@ -20,12 +21,13 @@ def policies(target: AppArgument, as_json: JsonOption = False) -> int:
         print_json({"app": app.name, "steps": rows})
         return 0
     table(
-        ["STEP", "POLICY", "KEY", "LOOKUP", "SETTLE", "TIMEOUT", "RETRY", "MISSING"],
+        ["STEP", "POLICY", "KEY", "KEY LIVES", "LOOKUP", "SETTLE", "TIMEOUT", "RETRY", "MISSING"],
         (
             [
                 str(row["step"]),
                 str(row["policy"]),
                 _key_words(app.steps[str(row["step"])]),
+                _key_lives(app.steps[str(row["step"])]),
                 str(row["lookup"] or ""),
                 _duration(row["settle_ms"]),
                 _duration(row["timeout_ms"]),
@@ -58,6 +60,7 @@ def step_row(step: "StepDef") -> dict[str, object]:
         "kind": "model" if step.is_model else "step",
         "policy": step.policy.value,
         "takes_effect": step.wants_effect,
+        "reads_key": reads_key(step.fn) if step.wants_effect else False,
         "has_key_ttl": step.has_key_ttl,
         "key_ttl_ms": step.key_ttl_ms,
         "lookup": getattr(step.lookup, "__name__", None if step.lookup is None else "yes"),
@@ -73,13 +76,19 @@ def step_row(step: "StepDef") -> dict[str, object]:
 
 
 def _key_words(step: "StepDef") -> str:
-    if not step.wants_effect:
-        return "not sent"
+    """Whether the step can send its effect key; empty where it needs none."""
     if step.policy.value == "re_executable":
         return ""
+    if not step.wants_effect:
+        return "not taken"
+    return "not read" if reads_key(step.fn) is False else "read"
+
+
+def _key_lives(step: "StepDef") -> str:
+    """How long the far system surely knows a key; empty where nothing is declared."""
     if not step.has_key_ttl:
-        return "sent"
-    return "lives for ever" if step.key_ttl_ms is None else f"lives {seconds(step.key_ttl_ms)}"
+        return ""
+    return "for ever" if step.key_ttl_ms is None else seconds(step.key_ttl_ms)
 
 
 def missing(step: "StepDef") -> tuple[str, ...]:
@@ -88,6 +97,8 @@ def missing(step: "StepDef") -> tuple[str, ...]:
     policy = step.policy.value
     if policy in ("keyed", "resolvable") and not step.wants_effect:
         found.append("takes no Effect, so its key is never sent to the far system")
+    elif policy in ("keyed", "resolvable") and reads_key(step.fn) is False:
+        found.append("takes an Effect but never reads its key: send fx.key to the far system")
     if policy == "escalate":
         found.append("a person is asked whenever it is in doubt")
     if policy == "keyed" and step.key_ttl_ms is not None and step.lookup is None:
