@@ -21,7 +21,7 @@ from refold_schemas.errors.cli import (
     RunExists,
     RunFailedError,
 )
-from refold_schemas.errors.log import LogCorrupted
+from refold_schemas.errors.log import LogCorrupted, LogReadOnly
 from refold_schemas.events import CommandRejected
 from refold_tools.cli.failures import as_refold_error, error_object, innermost
 
@@ -67,6 +67,13 @@ def test_a_question_keeps_its_mark_and_is_read_back() -> None:
         "no such command. Did you mean 'boundary'? Kept: nothing. Next: look. (R000)"
     )
     assert told(str(error)) == Told(error.message, "nothing", "look", "R000")
+
+
+def test_a_reader_without_write_permission_is_told_how_to_read() -> None:
+    error = LogReadOnly("sqlite:///log.db", "the file log.db may not be written")
+    assert error.kept == "everything in it; nothing of this command is stored"
+    for way in ("readers need it too", "as the user who owns them", "a copy made with VACUUM INTO"):
+        assert way in error.next
 
 
 def test_a_file_that_is_no_log_may_be_the_wrong_one() -> None:

@@ -138,9 +138,10 @@ class LogReadOnly(LogUnavailable):
         super().__init__(
             url,
             reason,
-            kept="everything in it; what was to be written now is not stored",
-            next="give this user write permission on the file and on its directory "
-            "(SQLite keeps -wal and -shm files beside it)",
+            kept="everything in it; nothing of this command is stored",
+            next="give this user write permission on the file and on its directory (readers need "
+            "it too: SQLite keeps their locks in -wal and -shm files beside it), run the command "
+            "as the user who owns them, or read a copy made with VACUUM INTO",
             stored=False,
         )
 
