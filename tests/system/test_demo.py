@@ -200,7 +200,7 @@ def test_a_demo_without_its_extra_names_it(tmp_path: Path) -> None:
     error = json.loads(done.stdout.splitlines()[-1])["error"]
     assert error["code"] == "R531"
     assert "aiohttp" in error["message"]
-    assert "refold[demo]" in error["next"]
+    assert "pip install '.[demo]' in a checkout of it" in error["next"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

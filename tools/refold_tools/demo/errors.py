@@ -31,5 +31,5 @@ class ExtraMissing(RefoldError):
         super().__init__(
             f"refold demo needs {missing}, which is not installed",
             kept="nothing was started",
-            next="install refold with its extra: pip install 'refold[demo]'",
+            next="install refold with its extra: pip install '.[demo]' in a checkout of it",
         )
