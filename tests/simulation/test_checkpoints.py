@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from refold.engine import checkpoints, keeping
@@ -18,7 +18,14 @@ from refold.engine.log_clock import LogClock
 from refold.engine.settings import WorkerSettings
 from refold.log.memory import MemoryBroker, MemoryLog
 from refold.log.port import Entry, Record, Topic
-from refold_projections.fold import PartitionFold, RunStates, Verdict, state_hash
+from refold_projections.fold import (
+    PartitionFold,
+    RunStates,
+    Verdict,
+    snapshot_pieces,
+    state_hash,
+    to_snapshot,
+)
 from refold_schemas.codec import KIND_CLAIM, KIND_EVENT, Codec, RecordHeader
 from refold_schemas.errors import LogUnavailable
 from refold_schemas.events import PartitionClaimed, RunCompleted, RunStarted, StepCompleted
@@ -315,6 +322,21 @@ def test_fifty_thousand_steps_are_written_in_turns_and_taken_over() -> None:
     assert stage.check() == 50_002
 
 
+@pytest.mark.parametrize("steps", [0, 1, 249, 250, 251, 252, 501, 502, 1_000])
+@pytest.mark.parametrize("ended", [False, True])
+def test_the_pieces_of_a_snapshot_are_that_snapshot(steps: int, ended: bool) -> None:
+    stage = Stage()
+    stage.start("run-1")
+    for number in range(steps):
+        stage.step("run-1", number % 3 * 50)
+    if ended:
+        stage.event("run-1", RunCompleted(encode_value(1)))
+    state, mark = stage.books.states["run-1"], stage.books.marks["run-1"]
+    pieces = list(snapshot_pieces(CODEC, state, mark))
+    assert CODEC.decode(b"".join(pieces)) == to_snapshot(state, mark)
+    assert max(map(len, pieces)) < 60_000
+
+
 def test_what_happens_while_a_checkpoint_is_written_is_not_lost() -> None:
     stage = Stage()
     with small_limits():
@@ -380,26 +402,32 @@ def test_a_large_run_is_written_again_once_too_much_would_have_to_be_read_for_it
         assert stage.check() == stage.fold.position.offset_next
 
 
+STEPS = st.tuples(st.just("step"), st.integers(0, 2), st.sampled_from([1, 1, 700]))
+CHECKPOINTS = st.tuples(st.just("checkpoint"), st.integers(0, 6), st.integers(0, 5))
 OPERATIONS = st.lists(
     st.one_of(
-        st.tuples(st.just("step"), st.integers(0, 3), st.sampled_from([1, 100, 700])),
-        st.tuples(st.just("end"), st.integers(0, 3), st.just(0)),
-        st.tuples(st.just("pack"), st.integers(0, 3), st.just(0)),
-        st.tuples(st.just("checkpoint"), st.integers(0, 6), st.integers(0, 5)),
+        STEPS,
+        STEPS,
+        CHECKPOINTS,
+        CHECKPOINTS,
+        st.tuples(st.just("end"), st.integers(0, 2), st.just(0)),
+        st.tuples(st.just("pack"), st.integers(0, 2), st.just(0)),
         st.tuples(st.just("take over"), st.just(0), st.just(0)),
         st.tuples(st.just("compact"), st.just(0), st.just(0)),
     ),
+    min_size=10,
     max_size=40,
 )
 
 
+@settings(max_examples=200, deadline=None)
 @given(OPERATIONS)
 def test_whatever_fails_and_whoever_takes_over_equals_the_whole_fold(
     operations: list[tuple[str, int, int]],
 ) -> None:
     """Steps, checkpoints cut off at any append (stored or not), takeovers, compaction."""
     stage = Stage()
-    with small_limits(redo=8):
+    with small_limits(redo=12):
         for kind, which, how in operations:
             run_id = f"run-{which}"
             if kind == "step":

@@ -3,12 +3,12 @@
 from refold_projections.fold.boundary import FOR_A_PERSON, Boundary, boundary, is_under_way
 from refold_projections.fold.evidence import conflicts
 from refold_projections.fold.evolve import evolve
-from refold_projections.fold.packed import Armed, RunStates, is_idle
+from refold_projections.fold.packed import Armed, RunStates, is_idle, snapshot_pieces
 from refold_projections.fold.partition import Applied, Facts, Mark, PartitionFold, stamp_of
 from refold_projections.fold.position import NO_CLAIM, Position, Verdict, judge
 from refold_projections.fold.sentence import moment, moment_near, sentence
 from refold_projections.fold.slots import in_parallel_branch
-from refold_projections.fold.snapshot import from_snapshot, kept_slots, state_hash, to_snapshot
+from refold_projections.fold.snapshot import from_snapshot, state_hash, to_snapshot
 from refold_projections.fold.state import (
     ABSENT,
     DENIED,
@@ -68,10 +68,10 @@ __all__ = [
     "is_idle",
     "is_under_way",
     "judge",
-    "kept_slots",
     "moment",
     "moment_near",
     "sentence",
+    "snapshot_pieces",
     "stamp_of",
     "state_hash",
     "to_snapshot",

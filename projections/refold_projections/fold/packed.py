@@ -1,14 +1,18 @@
 """The states of many runs, those of idle runs packed: their snapshot's bytes instead of objects."""
 
+import itertools
 from collections.abc import Iterator, MutableMapping
 from typing import NamedTuple
 
 from refold_projections.fold.partition import Mark
 from refold_projections.fold.slots import in_parallel_branch
-from refold_projections.fold.snapshot import from_snapshot, to_snapshot
+from refold_projections.fold.snapshot import from_snapshot, kept_slots, to_snapshot
 from refold_projections.fold.state import RunState
 from refold_schemas.codec import Codec
 from refold_schemas.snapshots import RunSnapshot
+from refold_schemas.values import Value
+
+SLOTS_AT_ONCE = 250
 
 
 class Armed(NamedTuple):
@@ -77,11 +81,48 @@ class RunStates(MutableMapping[str, RunState]):
         """Pack a durable state whose last record is `mark`; nothing if it is packed or unknown."""
         state = self._live.get(run_id)
         if state is not None:
-            self.put_packed(run_id, self._codec.encode(to_snapshot(state, mark)))
+            self.put_packed(run_id, b"".join(snapshot_pieces(self._codec, state, mark)))
 
     def packed(self, run_id: str) -> bytes | None:
         """The snapshot's bytes of a packed run."""
         return self._packed.get(run_id)
+
+
+def snapshot_pieces(codec: Codec, state: RunState, mark: Mark) -> Iterator[bytes]:
+    """The framed bytes of the state's snapshot, piece by piece, so that others have their turn.
+
+    `SLOTS_AT_ONCE` slots become a block of Avro's array and are gone before the next ones: a
+    hundred thousand objects at once would set off a collection of everything the process has.
+    """
+    if len(state.slots) <= SLOTS_AT_ONCE:
+        yield codec.encode(to_snapshot(state, mark))
+        return
+    slots = kept_slots(state)
+    first = tuple(itertools.islice(slots, 1))
+    empty = codec.encode(to_snapshot(state, mark, ()))
+    # Nothing is different before the array, and the array begins with how many items it has.
+    head = _alike(empty, codec.encode(to_snapshot(state, mark, first)))
+    yield empty[:head]
+    nobody = RunState("", "", "", Value("", 1, "j1", None, b"", None), b"", 0)
+    rest = codec.encode(to_snapshot(nobody, mark, ()))
+    start = _alike(rest, codec.encode(to_snapshot(nobody, mark, first)))
+    end = len(rest) - start
+    while first:
+        yield codec.encode(to_snapshot(nobody, mark, first))[start:-end]
+        first = tuple(itertools.islice(slots, SLOTS_AT_ONCE))
+    yield empty[head:]
+
+
+def _alike(one: bytes, other: bytes) -> int:
+    """How many bytes the two have in common at their beginning."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def is_idle(snapshot: RunSnapshot) -> bool:

@@ -5,7 +5,7 @@ Source: design, section 3.3. What cannot be used is left aside; the fold does wi
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from refold.log.port import Entry, Log, Record, Topic
@@ -109,21 +109,19 @@ def base_of(checkpoint: Checkpoint) -> Base:
 
 def entries_of(
     codec: Codec, run_id: str, snapshot: bytes, label: str, size_max: int
-) -> list[Entry]:
+) -> Iterator[Entry]:
     """A run's encoded snapshot as records, keyed `run_id/label`, or `run_id/label.part`.
 
-    More than one record if it has more than `size_max` bytes.
+    One record, or as many parts as `size_max` bytes go into it.
     """
     if len(snapshot) <= size_max:
-        return [Entry(f"{run_id}/{label}".encode(), snapshot)]
-    pieces = [snapshot[at : at + size_max] for at in range(0, len(snapshot), size_max)]
-    return [
-        Entry(
-            f"{run_id}/{label}.{number}".encode(),
-            codec.encode(RunSnapshotPart(run_id, number, len(pieces), piece)),
-        )
-        for number, piece in enumerate(pieces)
-    ]
+        yield Entry(f"{run_id}/{label}".encode(), snapshot)
+        return
+    count = -(-len(snapshot) // size_max)
+    for number in range(count):
+        piece = snapshot[number * size_max : (number + 1) * size_max]
+        part = RunSnapshotPart(run_id, number, count, piece)
+        yield Entry(f"{run_id}/{label}.{number}".encode(), codec.encode(part))
 
 
 class Kept:

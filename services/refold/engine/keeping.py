@@ -19,9 +19,8 @@ from refold.engine.checkpoints import (
     entries_of,
 )
 from refold.log.port import Entry
-from refold_projections.fold import Mark, RunState, kept_slots, to_snapshot
+from refold_projections.fold import Mark, RunState, snapshot_pieces
 from refold_schemas.codec import Codec
-from refold_schemas.snapshots import SlotKept
 
 BATCH_BYTES = 512 * 1024
 GROWTH = 0.5
@@ -30,7 +29,6 @@ REDO_EVENTS_MAX = 100_000
 """Or once a takeover would have to read more records than these for the run's sake."""
 YIELD_BYTES = 32 * 1024
 YIELD_RUNS = 50
-YIELD_SLOTS = 500
 """After so much encoding others of the loop have their turn."""
 TOMBSTONES_MAX = 1_000
 ROOM_BYTES = 2 * 1024
@@ -154,11 +152,10 @@ class Keeper:
             if packed is None and state is not None:
                 packed = await self._encode(state, mark)
             assert packed is not None
-            entries = entries_of(self._codec, run_id, packed, label, self._part_bytes)
-            tried.append((run_id, len(entries)))
+            tried.append((run_id, -(-len(packed) // self._part_bytes)))
             if len(packed) >= LARGE_BYTES:
                 large[run_id] = Large(len(packed), None if state is None else state.byte_count)
-            for entry in entries:
+            for entry in entries_of(self._codec, run_id, packed, label, self._part_bytes):
                 length = len(entry.key or b"") + len(entry.value or b"")
                 if batch and size + length > BATCH_BYTES:
                     await self._append(batch)
@@ -169,19 +166,13 @@ class Keeper:
             await self._append(batch)
 
     async def _encode(self, state: RunState, mark: Mark) -> bytes:
-        slots: tuple[SlotKept, ...] | None = None
-        if len(state.slots) > YIELD_SLOTS:
-            made: list[SlotKept] = []
-            for slot in kept_slots(state):
-                made.append(slot)
-                if len(made) % YIELD_SLOTS == 0:
-                    await self._yield()
-            slots = tuple(made)
-        snapshot = self._codec.encode(to_snapshot(state, mark, slots))
-        self._encoded += len(snapshot)
-        if self._encoded > YIELD_BYTES:
-            await self._yield()
-        return snapshot
+        pieces: list[bytes] = []
+        for piece in snapshot_pieces(self._codec, state, mark):
+            pieces.append(piece)
+            self._encoded += len(piece)
+            if self._encoded > YIELD_BYTES:
+                await self._yield()
+        return b"".join(pieces)
 
     async def _yield(self) -> None:
         self._encoded = 0
