@@ -377,12 +377,8 @@ class Client:
         return await self._reader(partition).of_all()
 
     async def owner_lives(self, partition: int) -> bool | None:
-        """Whether the partition's owner is alive, as far as the log's leases say; None: unknown."""
-        probe = getattr(self._log, "owner_lives", None)
-        if probe is None:
-            return None
-        lives: bool | None = await probe(partition)
-        return lives
+        """Whether the partition's owner is alive, as far as the log can say; None: unknown."""
+        return await self._log.owner_lives(partition)
 
     # ---- inside
 

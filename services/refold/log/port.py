@@ -111,5 +111,12 @@ class Log(Protocol):
     async def suggest(self, owner: str) -> Suggestion:
         """Which partitions the group or the leases give to `owner` now; call it once a second."""
 
+    async def owner_lives(self, partition: int) -> bool | None:
+        """Whether the partition's owner lives, as far as leases or the group can tell.
+
+        True while it is heard of; False if there is none or it is surely dead; None where nobody
+        can say (not heard of, but perhaps only frozen). For what people read: it decides nothing.
+        """
+
     async def give_up(self, owner: str) -> None:
         """Leave the group or free the leases, so that another owner is suggested at once."""

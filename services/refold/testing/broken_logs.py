@@ -58,6 +58,10 @@ class WrappedLog:
         """As inner."""
         return await self.inner.suggest(owner)
 
+    async def owner_lives(self, partition: int) -> bool | None:
+        """As inner."""
+        return await self.inner.owner_lives(partition)
+
     async def give_up(self, owner: str) -> None:
         """As inner."""
         await self.inner.give_up(owner)
@@ -190,6 +194,15 @@ class SuggestsToAll(WrappedLog):
         return Suggestion(frozenset(range(self.inner.facts.partition_count)))
 
 
+class BuriesEverybody(WrappedLog):
+    """Takes who is not here for dead."""
+
+    async def owner_lives(self, partition: int) -> bool | None:
+        """Say that nobody lives."""
+        await self.inner.owner_lives(partition)
+        return False
+
+
 CAUGHT_BY: dict[type[WrappedLog], str] = {
     LosesTail: "check_a_batch_does_not_lose_its_tail",
     AcknowledgesEarly: "check_what_is_acknowledged_can_be_read",
@@ -199,5 +212,6 @@ CAUGHT_BY: dict[type[WrappedLog], str] = {
     ForgetsHeaders: "check_bytes_come_back_as_they_were",
     ReadsFromTheStart: "check_what_is_trimmed_is_out_of_range",
     SuggestsToAll: "check_partitions_are_shared_evenly",
+    BuriesEverybody: "check_an_owner_that_was_suggested_is_not_called_dead",
 }
 """Each broken log, and the check of `refold.testing.log_conformance` that must fail for it."""

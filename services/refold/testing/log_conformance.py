@@ -806,6 +806,35 @@ async def check_what_is_given_up_goes_to_another(make_log: MakeLog) -> None:
         await other.give_up("b")
 
 
+@_check()
+async def check_an_owner_that_was_suggested_is_not_called_dead(make_log: MakeLog) -> None:
+    """It lives, or nobody can say; once it has given up, nobody says that it lives."""
+    async with _opened(make_log) as log:
+        every = frozenset(range(log.facts.partition_count))
+        await _settled(make_log, {"one": log}, lambda told: told["one"] == every)
+        for partition in every:
+            assert await log.owner_lives(partition) in (True, None)
+        await log.give_up("one")
+        for partition in every:
+            assert await log.owner_lives(partition) in (False, None)
+
+
+@_check(Can.HANDLES, Can.LEASES, Can.KILL)
+async def check_a_killed_owner_is_not_called_alive_for_ever(make_log: MakeLog) -> None:
+    """Readers show what it left as in doubt, not as under way."""
+    async with _opened(make_log) as other:
+        every = frozenset(range(other.facts.partition_count))
+        one = make_log()
+        await one.open(create=False)
+        await _settled(make_log, {"a": one}, lambda told: told["a"] == every)
+        await make_log.kill(one)
+        for _ in range(100):
+            if await other.owner_lives(0) is not True:
+                return
+            await make_log.pass_time(make_log.round_ms)
+        raise AssertionError("a hundred rounds, and a dead owner is still said to live")
+
+
 @_check(Can.HANDLES, Can.LEASES, Can.KILL)
 async def check_a_dead_owner_loses_its_partitions(make_log: MakeLog) -> None:
     """Who is killed gives nothing up, but is not waited for, for ever."""

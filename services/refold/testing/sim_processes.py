@@ -71,6 +71,10 @@ class SimLog:
         """As the memory log's."""
         return await self.inner.wait(topic, partition, offset, timeout_ms=timeout_ms)
 
+    async def owner_lives(self, partition: int) -> bool | None:
+        """As the memory log's."""
+        return await self.inner.owner_lives(partition)
+
     async def suggest(self, owner: str) -> Suggestion:
         """As the memory log's."""
         return await self.inner.suggest(owner)
