@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from refold.log import URL_DEFAULT
+from refold.log import open_log
 from refold.settings import LOG_DEFAULT, load_settings, log_url, time_zone
 from refold.worker import WorkerSettings
 from refold.worker.worker import CLAIM_END_MS, HAND_OVER_MS, REPORTS_MS
@@ -365,7 +365,7 @@ def test_schemas_are_checked(capsys: Capture, tmp_path: Path) -> None:
 
 
 def test_the_short_way_and_pydantic_read_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert LOG_DEFAULT == URL_DEFAULT
+    assert open_log().url == LOG_DEFAULT
     for value in (None, "", "  ", "sqlite:///a.db", " sqlite:///a.db "):
         for name in ("REFOLD_LOG", "REFOLD_TIME_ZONE"):
             monkeypatch.delenv(name, raising=False)
@@ -380,6 +380,17 @@ def test_the_short_way_and_pydantic_read_the_same(monkeypatch: pytest.MonkeyPatc
 def test_a_setting_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REFOLD_LOG", "log.db")
     with pytest.raises(SettingInvalid, match=r"REFOLD_LOG cannot be used: 'log\.db' is no"):
+        load_settings()
+
+
+@pytest.mark.parametrize("name", ["REFOLD_REGISTRY_URL", "REFOLD_DATABASE_URL"])
+def test_a_setting_that_nothing_would_use_is_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, " ")
+    load_settings()
+    monkeypatch.setenv(name, "http://127.0.0.1:8081")
+    with pytest.raises(SettingInvalid, match=rf"{name} cannot be used: this version of refold"):
         load_settings()
 
 

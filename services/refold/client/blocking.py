@@ -9,7 +9,8 @@ from typing import Any, Self, TypeVar
 
 from refold.client.client import Client, RunHandle, RunSummary
 from refold.client.history import HistoryRecord
-from refold.log import URL_DEFAULT, Log
+from refold.log import Log
+from refold.settings import LOG_DEFAULT
 from refold_projections.fold import Boundary, RunState
 from refold_schemas.errors.cli import ClientClosed
 
@@ -25,7 +26,7 @@ class BlockingClient:
 
     def __init__(
         self,
-        url_or_log: str | Log = URL_DEFAULT,
+        url_or_log: str | Log = LOG_DEFAULT,
         *,
         namespace: str | None = None,
         by: str | None = None,

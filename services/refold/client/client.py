@@ -13,7 +13,8 @@ from refold.client.history import HistoryRecord, read_history
 from refold.client.outbox import Outbox
 from refold.client.states import Progress, StateReader, claim_as_seen
 from refold.client.tail import Decision, PartitionTail, RunLife
-from refold.log import URL_DEFAULT, Log, Topic, open_log, partition_for
+from refold.log import Log, Topic, open_log, partition_for
+from refold.settings import LOG_DEFAULT
 from refold_projections.fold import Boundary, Cancel, Ended, PartitionFold, RunState, boundary
 from refold_schemas.codec import Codec
 from refold_schemas.commands import CancelRun, Command, ResolveStep, RetryRun, StartRun
@@ -93,7 +94,7 @@ class Client:
 
     def __init__(
         self,
-        url_or_log: str | Log = URL_DEFAULT,
+        url_or_log: str | Log = LOG_DEFAULT,
         *,
         namespace: str | None = None,
         by: str | None = None,

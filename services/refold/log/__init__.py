@@ -6,14 +6,11 @@
 from refold.log.partitions import murmur2, partition_for
 from refold.log.port import Ack, Entry, Log, LogFacts, Record, Suggestion, Topic
 from refold.log.sizes import BATCH_SIZE_MAX, batch_size, entry_size
+from refold.settings import LOG_DEFAULT
 from refold_schemas.errors.log import LogAdapterMissing, LogUrlInvalid
-
-URL_DEFAULT = "sqlite:///.refold/log.db"
-"""The log of a project on one machine; its directory is made with it."""
 
 __all__ = [
     "BATCH_SIZE_MAX",
-    "URL_DEFAULT",
     "Ack",
     "Entry",
     "Log",
@@ -29,7 +26,7 @@ __all__ = [
 ]
 
 
-def open_log(url: str = URL_DEFAULT) -> Log:
+def open_log(url: str = LOG_DEFAULT) -> Log:
     """The log behind `url`, not yet opened: `await log.open(create=...)` does the work.
 
     `memory://NAME`, `sqlite:///relative.db`, `sqlite:////absolute.db`, the latter two with
@@ -45,7 +42,7 @@ def open_log(url: str = URL_DEFAULT) -> Log:
         case "sqlite":
             from refold.log.sqlite import SqliteLog
 
-            return SqliteLog(url, make_directory=url.partition("?")[0] == URL_DEFAULT)
+            return SqliteLog(url, make_directory=url.partition("?")[0] == LOG_DEFAULT)
         case "kafka":
             raise LogAdapterMissing(url, "Kafka")
         case "":

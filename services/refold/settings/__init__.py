@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from refold.settings.environment import Settings
 
 LOG_DEFAULT = "sqlite:///.refold/log.db"
-"""The log of a project on one machine."""
+"""The log of a project on one machine; its directory is made with it."""
 TIME_ZONE_DEFAULT = "UTC"
 
 __all__ = ["LOG_DEFAULT", "TIME_ZONE_DEFAULT", "load_settings", "log_url", "time_zone"]

@@ -18,9 +18,9 @@ class Settings(BaseSettings):
     log: str = LOG_DEFAULT
     """`REFOLD_LOG`: `sqlite:///relative.db`, `sqlite:////absolute.db?ns=name`, `kafka://…`."""
     registry_url: str | None = None
-    """`REFOLD_REGISTRY_URL`: a schema registry; without it the embedded one is used."""
+    """`REFOLD_REGISTRY_URL`: refused, since this version has only the embedded registry."""
     database_url: str | None = None
-    """`REFOLD_DATABASE_URL`: the database of the projections; without it there are none."""
+    """`REFOLD_DATABASE_URL`: refused, since this version has no projections in a database."""
     time_zone: str = TIME_ZONE_DEFAULT
     """`REFOLD_TIME_ZONE`: the zone in which the command line writes times."""
 
@@ -32,6 +32,13 @@ class Settings(BaseSettings):
         if "://" not in url:
             raise ValueError(f"{url!r} is no URL; write it like sqlite:///relative.db")
         return url
+
+    @field_validator("registry_url", "database_url")
+    @classmethod
+    def _not_yet(cls, url: str | None) -> None:
+        # Somebody who sets one counts on it; nothing here would use it.
+        if url:
+            raise ValueError("this version of refold does not use it, so leave it unset")
 
     @field_validator("time_zone")
     @classmethod
