@@ -8,7 +8,7 @@ process dies there (SIGKILL: nothing of it goes on), and a fresh one takes over.
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import wraps
@@ -33,6 +33,19 @@ EPOCH_MS = 1_767_225_600_000
 LEASE_MS = 3_600_000
 SETTINGS = WorkerSettings(tail_check_ms=30_000, suggest_ms=30_000, idle_after_ms=60_000)
 TURNS_MAX = 5_000_000
+RUN_ID = "explored"
+DAYS_MAX = 30.0
+
+Person = Callable[[str, str], Found[Any] | Absent | None]
+"""`person(slot, effect_key)`: what somebody says of a slot, None for nothing."""
+
+
+def nothing() -> None:
+    """What is done, or read, where nobody says what."""
+
+
+def silent(slot: str, key: str) -> None:
+    """A person who says nothing."""
 
 
 class Moment(StrEnum):
@@ -94,23 +107,26 @@ class Explored:
 
 
 @dataclass(frozen=True)
+class Crashed(Explored):
+    """What came of a run whose process died."""
+
+    point: CrashPoint
+
+
+@dataclass(frozen=True)
 class Exploration:
     """The run without a crash, the points that it passed, and the crashes that were asked for."""
 
     calm: Explored
     points: tuple[CrashPoint, ...]
-    crashes: tuple[Explored, ...]
+    crashes: tuple[Crashed, ...]
 
-    def at(self, slot: str, moment: Moment, attempt: int = 1) -> Explored:
+    def at(self, slot: str, moment: Moment, attempt: int = 1) -> Crashed:
         """The crash at this point. Raises KeyError."""
-        for explored in self.crashes:
-            point = explored.point
-            if point is not None and (point.slot, point.moment, point.attempt) == (
-                slot,
-                moment,
-                attempt,
-            ):
-                return explored
+        for crashed in self.crashes:
+            point = crashed.point
+            if (point.slot, point.moment, point.attempt) == (slot, moment, attempt):
+                return crashed
         raise KeyError(f"{slot}: {moment}, attempt {attempt}")
 
 
@@ -121,13 +137,30 @@ def explore_crashes(
     *,
     points: Iterable[CrashPoint] | None = None,
     moments: Sequence[Moment] = tuple(Moment),
-    **how: Any,
+    run_id: str = RUN_ID,
+    reset: Callable[[], object] = nothing,
+    effects: Callable[[], Any] = nothing,
+    person: Person = silent,
+    seed: int = 0,
+    days_max: float = DAYS_MAX,
+    settings: WorkerSettings = SETTINGS,
 ) -> Exploration:
     """Crash the run `name` of `app` at every point (or at `points`) and report each.
 
-    `how` is what `CrashExplorer` takes.
+    The others are what `CrashExplorer` takes.
     """
-    explorer = CrashExplorer(app, name, input, **how)
+    explorer = CrashExplorer(
+        app,
+        name,
+        input,
+        run_id=run_id,
+        reset=reset,
+        effects=effects,
+        person=person,
+        seed=seed,
+        days_max=days_max,
+        settings=settings,
+    )
     calm, passed = explorer.calm()
     chosen = [p for p in passed if p.moment in moments] if points is None else points
     return Exploration(calm, passed, tuple([explorer.crash(point) for point in chosen]))
@@ -149,12 +182,12 @@ class CrashExplorer:
         name: str,
         input: object = None,
         *,
-        run_id: str = "explored",
-        reset: Callable[[], object] = lambda: None,
-        effects: Callable[[], Any] = lambda: None,
-        person: Callable[[str, str], Found[Any] | Absent | None] = lambda slot, key: None,
+        run_id: str = RUN_ID,
+        reset: Callable[[], object] = nothing,
+        effects: Callable[[], Any] = nothing,
+        person: Person = silent,
         seed: int = 0,
-        days_max: float = 2.0,
+        days_max: float = DAYS_MAX,
         settings: WorkerSettings = SETTINGS,
     ) -> None:
         self.app, self.name, self.given, self.run_id = app, name, encode_value(input), run_id
@@ -177,10 +210,12 @@ class CrashExplorer:
             explored = self._run(None)
         return explored, tuple(self.points)
 
-    def crash(self, point: CrashPoint) -> Explored:
+    def crash(self, point: CrashPoint) -> Crashed:
         """The run whose process dies at `point`. Raises RuntimeError if it never came there."""
         with self.instrumented():
-            return self._run(point)
+            found = self._run(point)
+        parts = {field.name: getattr(found, field.name) for field in fields(found)}
+        return Crashed(**{**parts, "point": point})
 
     # ---- one pass
 
