@@ -486,7 +486,7 @@ def test_a_class_that_refuses_a_record_makes_it_undecodable() -> None:
 def test_a_header_comes_back_equal(header: RecordHeader) -> None:
     data = header.pack()
     assert len(data) == HEADER_SIZE == 50
-    assert RecordHeader.unpack(data) == header
+    assert RecordHeader.unpack(data) == RecordHeader.read(data) == header
 
 
 def test_the_layout_of_the_header_is_fixed() -> None:
@@ -540,6 +540,7 @@ def test_a_header_that_would_be_cut_or_padded_is_refused_by_field(
 def test_a_header_that_is_not_ours_says_why(data: bytes, reason: str) -> None:
     with pytest.raises(HeaderUnreadable, match=reason):
         RecordHeader.unpack(data)
+    assert RecordHeader.read(data) is None
 
 
 def test_the_place_of_a_record_is_added_to_its_error() -> None:

@@ -64,5 +64,19 @@ class RecordHeader(NamedTuple):
             raise HeaderUnreadable(f"its kind is {kind}, known are 0, 1 and 2")
         return cls(kind, claim_id, epoch, n, at_ms, command_next)
 
+    @classmethod
+    def read(cls, data: bytes | None) -> "RecordHeader | None":
+        """The header of a record as read; None where there is none, or none that can be read.
+
+        >>> RecordHeader.read(None), RecordHeader.read(b"not ours")
+        (None, None)
+        """
+        if data is None:
+            return None
+        try:
+            return cls.unpack(data)
+        except HeaderUnreadable:
+            return None
+
 
 _NUMBERS = ("epoch", "n", "at_ms", "command_next")

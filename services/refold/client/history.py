@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from refold.log import Log, Record, Topic
 from refold_projections.fold import Position, Verdict, judge
 from refold_schemas.codec import Codec, RecordHeader
-from refold_schemas.errors import HeaderUnreadable, UndecodableRecord
+from refold_schemas.errors import UndecodableRecord
 from refold_schemas.events import Event
 
 READ_SIZE_MAX = 4 << 20
@@ -68,7 +68,7 @@ async def read_history(
         if not records:
             return
         for record in records:
-            header = _header(record)
+            header = RecordHeader.read(record.header)
             position, verdict = judge(position, record.offset, header)
             if verdict is Verdict.CLAIM and claims:
                 last_claim = _history_record(codec, partition, record, header, verdict)
@@ -78,15 +78,6 @@ async def read_history(
                 last_claim, begun = None, True
                 yield _history_record(codec, partition, record, header, verdict)
         offset = records[-1].offset + 1
-
-
-def _header(record: Record) -> RecordHeader | None:
-    if record.header is None:
-        return None
-    try:
-        return RecordHeader.unpack(record.header)
-    except HeaderUnreadable:
-        return None
 
 
 def _history_record(

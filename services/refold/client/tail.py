@@ -15,7 +15,7 @@ from refold.engine import checkpoints
 from refold.log import Log, Record, Topic
 from refold_projections.fold import Cancel, Ended, Position, Verdict, judge
 from refold_schemas.codec import Codec, RecordHeader
-from refold_schemas.errors import HeaderUnreadable, RefoldError, UndecodableRecord
+from refold_schemas.errors import RefoldError, UndecodableRecord
 from refold_schemas.errors.cli import ClientClosed
 from refold_schemas.errors.log import (
     LogClosed,
@@ -234,12 +234,7 @@ class PartitionTail:
     def _apply(self, records: Sequence[Record]) -> None:
         position = self.position
         for record in records:
-            header: RecordHeader | None = None
-            if record.header is not None:
-                try:
-                    header = RecordHeader.unpack(record.header)
-                except HeaderUnreadable:
-                    header = None
+            header = RecordHeader.read(record.header)
             position, verdict = judge(position, record.offset, header)
             if verdict is Verdict.COUNTS and header is not None:
                 kind = self._kind(record.value)
