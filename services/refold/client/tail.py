@@ -36,6 +36,8 @@ from refold_schemas.events import (
     StepResolved,
 )
 
+PACE_S = 0.002
+"""How long the tail rests after a read that had nothing for anybody."""
 WAIT_MS = 1_000
 """How long one wait for new records lasts before the tail looks whether it is still needed."""
 OUTAGE_MS = 30_000
@@ -103,6 +105,7 @@ class PartitionTail:
         self._decisions: dict[str, _Expected] = {}
         self._lives: WeakValueDictionary[str, RunLife] = WeakValueDictionary()
         self._waiting = 0
+        self._told = 0
         self._touches: dict[asyncio.Future[None], tuple[bytes, int]] = {}
         self._names: dict[bytes, type | None] = {}
         self._task: asyncio.Task[None] | None = None
@@ -209,8 +212,12 @@ class PartitionTail:
         loop = asyncio.get_running_loop()
         while self._wanted:
             try:
+                told = self._told
                 await self._read_on()
                 failing_since = None
+                if told == self._told:
+                    # Nobody was waiting for what came: a busy log is not read record by record.
+                    await asyncio.sleep(PACE_S)
             except FINAL as error:
                 self._fail(error)
                 return
@@ -263,6 +270,7 @@ class PartitionTail:
             life = self._lives.get(record.key.decode("utf-8", "replace"))
         if life is None and (kind not in DECISIONS or not self._decisions):
             return
+        self._told += 1
         try:
             event = self._codec.decode(record.value or b"")
         except UndecodableRecord as error:
@@ -285,6 +293,7 @@ class PartitionTail:
 
     def _touch(self, record: Record, verdict: Verdict) -> None:
         for waiter, (key, offset) in self._touches.items():
+            self._told += 1
             concerns = verdict is Verdict.CLAIM or record.key in (key, None)
             if concerns and record.offset >= offset and not waiter.done():
                 waiter.set_result(None)

@@ -94,8 +94,7 @@ class Tail:
             self._on_end(why)
 
     async def _fly(self) -> None:
-        # Decisions made in this same turn of the loop share the first batch.
-        await asyncio.sleep(0)
+        # The task's first turn comes after this one of the loop: what is decided in it is together.
         try:
             while self._queue and self.ended is None:
                 batch = self._next_batch()

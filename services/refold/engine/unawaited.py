@@ -46,6 +46,8 @@ def unawaited(made: Iterable[Made]) -> CallRefused | None:
 def drop(made: Iterable[Made]) -> None:
     """Close calls that will not be begun, so that Python does not complain of each."""
     left = [one.coroutine for one in made]
+    if not left:
+        return
     asyncio = sys.modules.get("asyncio")
     tasks: dict[Any, Any] = {}
     if asyncio is not None:
