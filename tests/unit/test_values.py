@@ -485,6 +485,7 @@ def test_a_set_is_stored_alike_in_every_process() -> None:
      b'{"$record":["support.shop:Line",{}]}', b'{"$record":["support.shop:Order",[]]}',
      b'{"$record":["support.shop:Order",{"id":5}]}', b'{"$flag":["support.shop:Rights",64]}',
      b'{"$record":[5,{}]}', b'{"$record":["support.shop:Line",{"article":"a","pence":1,"x":2}]}',
+     b"[" * 600 + b"]" * 600, b'{"a":' * 600 + b"1" + b"}" * 600,
      b"[" * 100_000, b"[" * 100_000 + b"]" * 100_000, b'{"a":' * 5000 + b"1" + b"}" * 5000,
      b'{"$tuple":[' * 300 + b"]}" * 300, b"1" * 100_000],
     ids=lambda body: body[:40].decode(errors="replace"),

@@ -17,6 +17,10 @@ from refold_schemas.values.kinds import Unbuildable, build, describe, find_class
 from refold_schemas.values.records import Value
 from refold_schemas.values.storing import DEPTH_MAX, ENCODING, Tree, join_type
 
+LEVELS_MAX = 4 * DEPTH_MAX
+"""Of lists and objects in the JSON of a body; tags add levels to those of the value. Parsers differ
+in what they bear (1,000 levels, 10,000); a tree that one has read must not break another."""
+
 
 class Unreadable(Exception):
     """Raised inside the reading; the text says why."""
@@ -50,7 +54,23 @@ def parse_body(value: Value) -> Tree:
         tree: Tree = _parse(value.body.decode())
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"its body is not JSON ({type(error).__name__}: {error})"[:300]) from None
+    if value.body.count(b"[") + value.body.count(b"{") > LEVELS_MAX and _levels(tree) > LEVELS_MAX:
+        raise Unreadable(f"its body is JSON nested deeper than {LEVELS_MAX} levels")
     return tree
+
+
+def _levels(tree: Tree) -> int:
+    """How deep containers are nested in it, at most LEVELS_MAX + 1. Without recursion."""
+    level, count = [tree] if type(tree) in (list, dict) else [], 0
+    while level and count <= LEVELS_MAX:
+        count += 1
+        level = [
+            item
+            for one in level
+            for item in (one.values() if type(one) is dict else one)  # type: ignore[union-attr]
+            if type(item) is list or type(item) is dict
+        ]
+    return count
 
 
 def has_tags(body: bytes | None) -> bool:
