@@ -90,6 +90,9 @@ def test_an_error_of_ours_inside_another_is_said_once() -> None:
         "Kept: every recorded step of it. "
         "Next: make it a step; then `refold retry r1`. (R501)"
     )
+    placed = RunFailedError("r1", "ForeignAwait", f"{inner} (in app.py:7, agent)")
+    assert placed.message.endswith("awaited a Future at app.py:7 (R407) (in app.py:7, agent)")
+    assert placed.next == failed.next
     unreadable = str(InputRefused("agent", ValueUnreadable("int", "it is text").message))
     refused = InputInvalid("r1", "StartRun", "input_invalid", unreadable)
     assert refused.message == (

@@ -31,23 +31,27 @@ def _sentence(text: str) -> str:
 
 
 class Told(NamedTuple):
-    """The parts of an error's text; `code` is empty where it is no text of a RefoldError."""
+    """The parts of an error's text; `code` is empty where it is no text of a RefoldError.
+
+    `place` is where it was raised, ` (in orders.py:88, order)`, as records have it at their end.
+    """
 
     message: str
     kept: str = ""
     next: str = ""
     code: str = ""
+    place: str = ""
 
     @property
     def brief(self) -> str:
         """What happened, with the code that has its page."""
-        return f"{self.message} ({self.code})" if self.code else self.message
+        return f"{self.message} ({self.code}){self.place}" if self.code else self.message
 
 
 _END = r"(?:(?<=[?!])|\.)"
 _TOLD = re.compile(
     rf"(?P<message>.*?)(?:{_END} Kept: (?P<kept>.*?))?(?:{_END} Next: (?P<next>.*))?"
-    rf"{_END} \((?P<code>R\d{{3}})\)",
+    rf"{_END} \((?P<code>R\d{{3}})\)(?P<place> \(in [^()]*\))?",
     re.DOTALL,
 )
 
@@ -57,11 +61,17 @@ def told(text: str) -> Told:
 
     >>> told("the log is locked. Kept: every run in it. Next: stop the other process. (R000)")
     Told(message='the log is locked', kept='every run in it', next='stop the other process', \
-code='R000')
+code='R000', place='')
     >>> told("no such order")
-    Told(message='no such order', kept='', next='', code='')
+    Told(message='no such order', kept='', next='', code='', place='')
     """
     found = _TOLD.fullmatch(text)
     if found is None:
         return Told(text)
-    return Told(found["message"], found["kept"] or "", found["next"] or "", found["code"])
+    return Told(
+        found["message"],
+        found["kept"] or "",
+        found["next"] or "",
+        found["code"],
+        found["place"] or "",
+    )
