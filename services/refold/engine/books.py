@@ -12,7 +12,7 @@ from refold.engine.log_clock import LogClock
 from refold.engine.settings import WorkerSettings
 from refold.engine.tail import Decision, Tail
 from refold.log.port import Entry, Record
-from refold.log.sizes import batch_size
+from refold.log.sizes import BATCH_OVERHEAD, RECORD_OVERHEAD
 from refold_projections.fold import (
     Mark,
     PartitionFold,
@@ -124,6 +124,7 @@ class Books:
         key = None if run_id is None else run_id.encode()
         n = self._n_next
         last = len(events) - 1
+        size = BATCH_OVERHEAD
         entries: list[Entry] = []
         stamps: list[Stamp] = []
         for i, event in enumerate(events):
@@ -136,10 +137,11 @@ class Books:
             packed = header.pack()
             entries.append(Entry(key, value, packed))
             bytes_here = len(value) + len(packed) + (len(key) if key else 0)
+            size += RECORD_OVERHEAD + bytes_here
             stamps.append(Stamp(at_ms, self.claim_id, n, bytes_here, self.facts.unclean_total))
             n += 1
-        # As the log counts it: what it would refuse must be refused here, before anything changes.
-        size = batch_size(entries)
+        # As the log counts it (`log.sizes`): what it would refuse is refused here, before anything
+        # changes.
         if size > self._batch_size_max:
             raise DecisionTooLarge(size, self._batch_size_max)
         self._n_next = n

@@ -20,6 +20,8 @@ _EXPIRED = object()
 NO_INTENT = -1
 """The n of a call without an intent."""
 EXITS = (SystemExit, KeyboardInterrupt)
+NOBODY = Effect.for_test()
+"""What is handed to `invoke` for a step that takes no effect: it looks at none."""
 
 
 class _Raised:
@@ -143,6 +145,10 @@ class Call:
 
     # ---- the call
 
+    def _told(self) -> Effect:
+        """The effect, for a step that takes one: nothing is made for the others."""
+        return self.effect() if self.definition.wants_effect else NOBODY
+
     def effect(self) -> Effect:
         """What the step function is told."""
         return Effect(
@@ -178,7 +184,7 @@ class Call:
             return _Raised(error)
 
     async def _run(self) -> Any:
-        result = self.definition.invoke(self.effect(), self.arguments)
+        result = self.definition.invoke(self._told(), self.arguments)
         if inspect.isawaitable(result):
             return await result
         return result
@@ -189,7 +195,7 @@ class Call:
         # The outcome is carried as a value: StopIteration and exit signals must not get lost
         # in the future of a thread.
         try:
-            return "returned", self.definition.invoke(self.effect(), self.arguments)
+            return "returned", self.definition.invoke(self._told(), self.arguments)
         except BaseException as error:
             return "raised", error
 
@@ -259,7 +265,7 @@ class ChunkCall(Call):
 
         def in_thread(item: dict[str, object]) -> Any:
             try:
-                return self.definition.invoke(self.effect(), item)
+                return self.definition.invoke(self._told(), item)
             except BaseException as error:  # a thread's future loses some of them
                 return _Raised(error)
 
@@ -269,7 +275,7 @@ class ChunkCall(Call):
                     return await loop.run_in_executor(self.threads, in_thread, item)
                 try:
                     async with asyncio.timeout(item_s):
-                        result = self.definition.invoke(self.effect(), item)
+                        result = self.definition.invoke(self._told(), item)
                         return await result if inspect.isawaitable(result) else result
                 except EXITS as error:
                     return _Raised(error)

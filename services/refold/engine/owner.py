@@ -81,7 +81,7 @@ class PartitionOwner:
         reporter: Reporter,
         threads: Executor | None,
         lookup_threads: Executor | None,
-        on_event: Callable[[WorkerEvent], None],
+        on_event: Callable[[WorkerEvent], None] | None,
         on_running: Callable[[str | None], None],
         on_overdue: Callable[[Call], None],
     ) -> None:
@@ -409,7 +409,8 @@ class PartitionOwner:
 
     def tell(self, kind: str, run_id: str | None, text: str) -> None:
         """Tell whoever listens. Callers see to it that what they tell is durable."""
-        self._on_event(WorkerEvent(kind, self.partition, run_id, text, self.clock.wall_ms()))
+        if self._on_event is not None:
+            self._on_event(WorkerEvent(kind, self.partition, run_id, text, self.clock.wall_ms()))
 
     def warn(self, code: str, run_id: str | None, text: str) -> None:
         """A warning with its code."""
@@ -417,7 +418,7 @@ class PartitionOwner:
 
     def tell_resumed(self, state: RunState) -> None:
         """The boundary of a run that is taken up again, computed once, before any work."""
-        if state.run_id in self._told or state.event_count <= 2:
+        if self._on_event is None or state.run_id in self._told or state.event_count <= 2:
             return
         self._told.add(state.run_id)
         durable = self.books.durable(state.run_id) or state
@@ -425,8 +426,8 @@ class PartitionOwner:
 
     def tell_ended(self, run_id: str) -> None:
         """The run's end is durable."""
-        state = self.books.states[run_id]
-        if state.ended is not None:
+        state = self.books.states[run_id] if self._on_event is not None else None
+        if state is not None and state.ended is not None:
             self.tell(state.ended.status, run_id, self.sentence_of(state))
 
     def sentence_of(self, state: RunState) -> str:

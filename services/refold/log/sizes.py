@@ -8,18 +8,18 @@ from refold_schemas.errors.log import BatchRefused, BatchTooLarge
 BATCH_SIZE_MAX = 4 << 20
 """Default limit of a batch in bytes: `max.message.bytes` as refold creates its topics."""
 
-_BATCH_OVERHEAD = 61
+BATCH_OVERHEAD = 61
 # The most that a record of Kafka's format v2 adds to key, value and header: length (5), attributes
 # (1), timestamp delta (10), offset delta (5), lengths of key and value (5 + 5), header count (1),
 # length and name of the header `refold` (1 + 6), length of its value (5); 4 in reserve.
-_RECORD_OVERHEAD = 48
+RECORD_OVERHEAD = 48
 
 
 def entry_size(entry: Entry) -> int:
     """Bytes that `entry` counts for in a batch, uncompressed; never less than Kafka needs."""
     key, value, header = entry
     return (
-        _RECORD_OVERHEAD
+        RECORD_OVERHEAD
         + (0 if key is None else len(key))
         + (0 if value is None else len(value))
         + (0 if header is None else len(header))
@@ -35,7 +35,7 @@ def batch_size(entries: Sequence[Entry]) -> int:
     >>> batch_size([Entry(b"run-1", b"x" * 100)])
     214
     """
-    return _BATCH_OVERHEAD + sum(entry_size(entry) for entry in entries)
+    return BATCH_OVERHEAD + sum(entry_size(entry) for entry in entries)
 
 
 def check_batch(topic: Topic, partition: int, batch: Sequence[Entry], size_max: int) -> int:

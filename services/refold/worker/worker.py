@@ -69,7 +69,7 @@ class Worker:
         self.owners: dict[int, PartitionOwner] = {}
         self._entropy = entropy
         self._random = random.Random(entropy(8))
-        self._on_event = on_event or (lambda event: None)
+        self._on_event = on_event
         self._exit_hard = exit_hard
         self._codec = codec or Codec(FileRegistry())
         self._threads: ThreadPoolExecutor | None = None
@@ -394,4 +394,5 @@ class Worker:
         self._tell("warning", f"{what}, and is tried again: {told}")
 
     def _tell(self, kind: str, text: str, run_id: str | None = None) -> None:
-        self._on_event(WorkerEvent(kind, -1, run_id, text, self.clock.wall_ms()))
+        if self._on_event is not None:
+            self._on_event(WorkerEvent(kind, -1, run_id, text, self.clock.wall_ms()))
