@@ -439,6 +439,15 @@ def test_dev_restarts_its_worker_when_the_code_changes(project: Project) -> None
     assert "dev: changed: shop.py; restarting the worker\n" in developing.err
 
 
+def test_a_worker_does_not_outlive_the_dev_that_started_it(project: Project) -> None:
+    developing = project.begin("dev", "shop:app", "--json")
+    developing.says('"claimed"')
+    assert developing.end(signal.SIGKILL) == -signal.SIGKILL
+    # Its output has ended, hence the worker has; and it had the time to hand over.
+    assert json.loads(developing.out[-1])["stopped"] is True
+    assert "released by" in project.call("doctor").stdout
+
+
 # ---- at the edge
 
 

@@ -134,7 +134,9 @@ class Watcher:
         self.stopping = True
 
     def _start(self) -> None:
-        self.child = subprocess.Popen(self.command)
+        from refold_tools.processes import ends_with_parent
+
+        self.child = subprocess.Popen(self.command, preexec_fn=ends_with_parent(signal.SIGTERM))
 
     def _look_at_child(self) -> None:
         child = self.child

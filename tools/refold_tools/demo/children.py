@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from refold_tools.processes import ends_with_parent
+
 STOP_WITHIN_S = 3.0
 LINES_KEPT = 20
 
@@ -38,6 +40,7 @@ class Child:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
+            preexec_fn=ends_with_parent(signal.SIGKILL),
         )
         return cls(name, process)
 
