@@ -99,7 +99,7 @@ def worker(broker: MemoryBroker) -> Iterator[None]:
         await made.run()
         await log.close()
 
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()
     assert claimed.wait(10)
     yield
