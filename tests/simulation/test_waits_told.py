@@ -53,9 +53,8 @@ def test_a_settle_wait_says_when_the_lookup_is_asked_again() -> None:
     settle = timedelta(minutes=50)
     [(kind, text)] = played(9, Absent(), policy=Policy.RESOLVABLE, settle=settle)
     assert kind == "in_doubt"
-    assert text.startswith(
-        "charge#1 attempt 1: ConnectionError: no answer; looked up again at 08:5"
-    )
+    assert text.startswith("charge#1 attempt 1: ConnectionError: no answer")
+    assert "; looked up again at 08:5" in text
 
 
 def test_a_lookup_without_an_answer_is_told_until_nothing_changes_any_more() -> None:
