@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from refold_tools.bench.orders import order
 from refold_tools.bench.process import stored_bytes
 from refold_tools.bench.work import CRASH_VARIABLE, LOG_VARIABLE
 
@@ -19,11 +20,16 @@ def home(harness: Any) -> Path:
     return Path(harness.RUN) / "refold"
 
 
+def url(harness: Any) -> str:
+    """The log's URL."""
+    return f"sqlite:///{home(harness) / 'log.db'}"
+
+
 def adapter(harness: Any) -> type:
-    """The adapter class that the harness drives: worker and client in one process, no server."""
+    """The adapter class that the harness drives; there is no server."""
 
     class Refold(harness.Adapter):  # type: ignore[misc]  # known only at run time
-        """A SQLite log and one worker process."""
+        """A SQLite log, one worker process, the client in the harness's own."""
 
         name, script = "refold", str(Path(__file__).resolve())
 
@@ -37,19 +43,19 @@ def adapter(harness: Any) -> type:
                 run, value = "flowing" if self.variant == "flowing" else "steps", given["steps"]
             else:
                 run, value = "timer" if given.get("bare") else "sleeper", given["secs"]
-            return {"op": op, "run": run, "count": n, "input": value, "tag": given["tag"]}
+            return order(url(harness), op, run, n, value, given["tag"])
 
         def run_many(self, w: Any, wf: str, n: int, **given: Any) -> Any:
             """All at once."""
-            return w.cmd(**self._order("many", wf, n, given))
+            return self._order("many", wf, n, given)
 
         def run_seq(self, w: Any, wf: str, n: int, **given: Any) -> Any:
             """One after the other."""
-            return w.cmd(**self._order("seq", wf, n, given))
+            return self._order("seq", wf, n, given)
 
         def submit(self, w: Any, wf: str, n: int, **given: Any) -> None:
             """Start them only."""
-            w.send(**self._order("submit", wf, n, given))
+            self._order("submit", wf, n, given)
 
         def stored(self) -> int:
             """Bytes of the log's files."""
@@ -68,7 +74,7 @@ def serve(harness: Any) -> None:
     crash = os.environ.get("PEERS_CRASH_AT")
     if crash is not None:
         os.environ[CRASH_VARIABLE] = crash
-    asyncio.run(worker.serve(f"sqlite:///{home(harness) / 'log.db'}"))
+    asyncio.run(worker.serve(url(harness)))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """Starts and stops the measured worker process, and reads the lines that its steps left."""
 
-import json
 import os
 import signal
 import subprocess
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from refold_schemas.errors import RefoldError
+from refold_tools.bench.orders import order
 from refold_tools.bench.work import CRASH_VARIABLE, LOG_VARIABLE
 
 
@@ -33,6 +33,7 @@ class Measured:
     """One worker process on a log. `spawned_ns`: started, `ready_ns`: takes work."""
 
     def __init__(self, url: str, lines: Path, *, crash_at: int | None = None) -> None:
+        self.url = url
         self.spawned_ns = time.monotonic_ns()
         environment = {**os.environ, LOG_VARIABLE: str(lines)}
         environment.pop(CRASH_VARIABLE, None)
@@ -57,20 +58,8 @@ class Measured:
         return self.process.pid
 
     def order(self, op: str, run: str, count: int, given: object, tag: str) -> dict[str, Any]:
-        """Order work and wait for the answer."""
-        self.send(op, run, count, given, tag)
-        while True:
-            text = self._read()
-            if text.startswith("{"):
-                answer: dict[str, Any] = json.loads(text)
-                return answer
-
-    def send(self, op: str, run: str, count: int, given: object, tag: str) -> None:
-        """Order work and do not wait."""
-        order = {"op": op, "run": run, "count": count, "input": given, "tag": tag}
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(order) + "\n")
-        self.process.stdin.flush()
+        """Order work and wait for what was ordered; see `orders`."""
+        return order(self.url, op, run, count, given, tag)
 
     def _read(self) -> str:
         assert self.process.stdout is not None

@@ -97,7 +97,7 @@ def resume(folder: Path, *, steps: int = 40, crash_at: int = 30) -> Figures:
     """SIGKILL inside the 31st step; seconds from the next worker's READY to the run's end."""
     with place(folder, "resume") as here:
         first = here.worker(crash_at=crash_at)
-        first.send("submit", DURABLE, 1, steps, "res")
+        first.order("submit", DURABLE, 1, steps, "res")
         wait_until("the crash", lambda: bool(here.of("K")), within_s=60)
         first.process.wait()
         time.sleep(1)
@@ -117,7 +117,7 @@ def takeover(folder: Path, *, runs: int = 1_000, seconds: int = 15) -> Figures:
     """SIGKILL with `runs` sleepers, overdue when the next worker starts; until the last woke."""
     with place(folder, "takeover") as here:
         first = here.worker()
-        first.send("submit", "sleeper", runs, seconds, "tko")
+        first.order("submit", "sleeper", runs, seconds, "tko")
         wait_until("all asleep", lambda: len(here.of("S")) >= runs, within_s=120, every_s=0.1)
         time.sleep(0.5)
         first.kill()
