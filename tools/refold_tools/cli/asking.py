@@ -13,6 +13,7 @@ from refold_tools.cli.options import JsonOption, LogOption, RunIdArgument, TimeZ
 
 if TYPE_CHECKING:
     from refold.client import Client, HistoryRecord
+    from refold.client.client import BoundaryAt
 
 
 def ask(log: str | None, work: "Callable[[Client], Coroutine[Any, Any, int]]") -> int:
@@ -56,6 +57,14 @@ def _check_one_of(option: str, given: str, known: tuple[str, ...]) -> None:
             f"{option} {given}: there is no such one; it is one of {', '.join(known)}",
             "refold runs",
         )
+
+
+async def seen_and_said(client: "Client", run_id: str, zone: tzinfo) -> "tuple[BoundaryAt, str]":
+    """The run's boundary now, and its sentence. Raises RunUnknown."""
+    from refold_projections.fold import sentence
+
+    seen = await client.boundary_at(run_id)
+    return seen, sentence(seen.boundary, zone, datetime.now(zone).date())
 
 
 def runs(
@@ -149,13 +158,11 @@ def boundary(
     zone = zone_of(time_zone)
 
     async def work(client: "Client") -> int:
-        from refold_projections.fold import moment_near, sentence
+        from refold_projections.fold import moment_near
         from refold_tools.cli.output import STATUS_STYLES, print_json, say
         from refold_tools.cli.plain import boundary_json
 
-        seen = await client.boundary_at(run_id)
-        today = datetime.now(zone).date()
-        said = sentence(seen.boundary, zone, today)
+        seen, said = await seen_and_said(client, run_id, zone)
         if as_json:
             print_json(boundary_json(seen.boundary, seen.partition, seen.offset, zone, said))
             return 0
@@ -306,15 +313,12 @@ def why(
     zone = zone_of(time_zone)
 
     async def work(client: "Client") -> int:
-        from refold_projections.fold import sentence
         from refold_tools.cli.output import print_json, say
         from refold_tools.cli.pending import orders_of
         from refold_tools.cli.words import Scene, explain
 
         orders = await orders_of(client, run_id, zone)
-        seen = await client.boundary_at(run_id)
-        today = datetime.now(zone).date()
-        said = sentence(seen.boundary, zone, today)
+        seen, said = await seen_and_said(client, run_id, zone)
         scene = Scene(seen.owner, seen.owner_lives, seen.released, zone, now(), orders)
         explained = explain(seen.boundary, seen.state, said, scene)
         if as_json:
