@@ -11,7 +11,8 @@ from refold.log import partition_for
 from refold.log.memory import AppendCall, AppendFault, Faults, ReadCall, ReadFault
 from refold.log.port import Entry, Topic
 from refold.worker import CallOverdue, WorkerSettings
-from refold.worker.worker import EXIT_OVERDUE, HAND_OVER_MS
+from refold.worker.overdue import EXIT_OVERDUE
+from refold.worker.worker import HAND_OVER_MS
 from refold_projections.fold import PartitionFold
 from refold_schemas.commands import StartRun
 from refold_schemas.events import PartitionReleased, StepIntended
@@ -160,7 +161,7 @@ def test_a_call_that_ends_while_its_worker_hands_over_leaves_the_error() -> None
     error = lab.failures[process.name]
     assert isinstance(error, CallOverdue)
     assert (error.run_id, error.slot, error.attempt) == ("run-1", "mail#1", 1)
-    assert error.exit_code != 0
+    assert error.exit_code == EXIT_OVERDUE
 
 
 def test_a_call_that_only_takes_long_ends_nobody() -> None:

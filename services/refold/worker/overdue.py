@@ -4,6 +4,9 @@ from typing import ClassVar
 
 from refold_schemas.errors import RefoldError
 
+EXIT_OVERDUE = 70
+"""The exit code of such a process, whether it ends in order or hard."""
+
 
 class CallOverdue(RefoldError):
     """A step's call outlived its deadline: by `lookup_for`, or at all while nobody owns it.
@@ -14,6 +17,7 @@ class CallOverdue(RefoldError):
     """
 
     code: ClassVar[str] = "R023"
+    exit_code: ClassVar[int] = EXIT_OVERDUE
 
     def __init__(self, run_id: str, slot: str, attempt: int, overdue_ms: int) -> None:
         self.run_id, self.slot, self.attempt = run_id, slot, attempt

@@ -19,7 +19,7 @@ from refold.engine.owner import PartitionOwner, WorkerEvent
 from refold.engine.reporter import Reporter
 from refold.engine.settings import WorkerSettings
 from refold.log.port import Log
-from refold.worker.overdue import CallOverdue
+from refold.worker.overdue import EXIT_OVERDUE, CallOverdue
 from refold.worker.watchdog import Watchdog
 from refold_schemas.codec import Codec
 from refold_schemas.errors import RefoldError
@@ -27,7 +27,6 @@ from refold_schemas.registry import FileRegistry
 
 THREADS_MAX = 32
 LOOKUP_THREADS_MAX = 8
-EXIT_OVERDUE = 70
 HAND_OVER_MS = 5_000
 """How long handing over may take behind the drain: snapshots, `PartitionReleased`, one answer."""
 DEFECT_WAIT_MAX_MS = 30_000
