@@ -16,7 +16,7 @@ class WorkerSettings:
     """Above it no command is taken until the log has caught up."""
     append_timeout_ms: int = 10_000
     clock_skew_max_ms: int = 5_000
-    idle_after_ms: int = 2_000
+    idle_after_ms: int = 10_000
     """A run that only waits loses its coroutine after this time; the next event rehydrates it."""
     resident_max: int = 10_000
     drain_ms: int = 10_000
