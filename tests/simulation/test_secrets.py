@@ -59,7 +59,8 @@ async def in_a_doubt_of_a_step(ctx: RunContext, steps: dict[str, Any]) -> object
 
 
 async def as_a_state_of_a_loop(ctx: RunContext, steps: dict[str, Any]) -> object:
-    async for block, _ in ctx.each([1, 2], every=1, state=None):
+    nothing: object = None
+    async for block, _ in ctx.each([1, 2], every=1, state=nothing):
         block.commit(SecretStr(SECRET))
     return None
 

@@ -326,7 +326,9 @@ def test_an_owner_whose_state_differs_from_the_log_is_found(stage: Stage) -> Non
     before = dict(stage.watch.partitions[0].fold.runs)
     stage.intend()
     readers = Readers(stage.watch)
-    readers.compare_owners([("w0", 0, LyingOwner(stage, stage.watch.partitions[0].fold.runs))])
+    readers.compare_owners(
+        [("w0", 0, LyingOwner(stage, dict(stage.watch.partitions[0].fold.runs)))]
+    )
     assert stage.journal.violation is None
     readers.compare_owners([("w0", 0, LyingOwner(stage, before))])
     stage.violated("its durable state of run-1 at offset 3")
