@@ -94,7 +94,7 @@ def test_the_boundary_has_exactly_the_fixed_shape(capsys: Capture, writer: Write
         "version": "1",
         "status": "in_doubt",
         "reason": "charge#1: the process that ran it ended before its outcome was recorded",
-        "needs": None,
+        "needs": "person",
         "position": {"partition": 0, "offset": 7},
         "done": [
             {

@@ -182,7 +182,8 @@ def _status(
         error = state.ended.error
         why = _error_words(error, ended=True) if error else None
         return state.ended.status, why, None, None
-    escalated = [entry for entry in in_doubt if entry.escalated]
+    # By its policy nobody but a person settles it, whether or not a worker has said so yet.
+    escalated = [e for e in in_doubt if e.escalated or e.policy == Policy.ESCALATE.value]
     timers = [t for t in state.timers.values() if t.kind != "proof"]
     wakes = min((t.deadline_ms for t in timers), default=None)
     if state.cancel is not None:
