@@ -248,6 +248,22 @@ def test_an_empty_run_id_is_refused(capsys: Capture, broker: MemoryBroker, comma
     assert answered(capsys, "runs")["total"] == 0
 
 
+@pytest.mark.parametrize("within", ["1e400", "nan", "1e10", "-1"])
+def test_a_patience_without_bounds_is_refused(
+    capsys: Capture, broker: MemoryBroker, within: str
+) -> None:
+    arguments = ("start", "shop", "--input", '"o1"', "--within", within)
+    error = answered(capsys, *arguments, code=2)["error"]
+    assert (error["code"], "--within" in error["message"]) == ("R518", True)
+
+
+def test_a_step_that_happened_and_did_not_is_refused(capsys: Capture, broker: MemoryBroker) -> None:
+    happened = ("--happened", "--result", "1")
+    for both in ((*happened, "--did-not-happen"), ("--did-not-happen", *happened)):
+        error = answered(capsys, "resolve", "r1", "charge#1", *both, code=2)["error"]
+        assert (error["code"], "not both" in error["message"]) == ("R518", True)
+
+
 def test_run_decides_a_queued_retry_before_it_gives_the_outcome_of_a_failed_run(
     capsys: Capture, broker: MemoryBroker
 ) -> None:

@@ -329,14 +329,20 @@ class RunInterrupted(RefoldError):
         )
 
 
+SAID_MAX = 500
+"""Characters of an unexpected exception's message that are shown."""
+
+
 class Unexpected(RefoldError):
     """An exception that nobody foresaw: a defect of refold, or of code that it called."""
 
     code: ClassVar[str] = "R599"
 
     def __init__(self, error: BaseException, where: str) -> None:
+        from refold_schemas.values.texts import text_of  # values import the errors
+
         self.error = error
-        said = str(error).strip().splitlines()
+        said = text_of(error, SAID_MAX).strip().splitlines()
         super().__init__(
             f"unexpected {type(error).__name__}"
             + (f": {said[0]}" if said else "")

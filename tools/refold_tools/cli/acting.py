@@ -92,12 +92,15 @@ def resolve(
     run_id: RunIdArgument,
     slot: Annotated[str, typer.Argument(metavar="SLOT", help="The slot in doubt.")],
     happened: Annotated[
-        bool | None,
+        bool,
         typer.Option(
-            "--happened/--did-not-happen",
-            help="Whether the effect is there, as the far system says by the effect key.",
+            "--happened", help="The effect is there: the far system says so by the effect key."
         ),
-    ] = None,
+    ] = False,
+    did_not_happen: Annotated[
+        bool,
+        typer.Option("--did-not-happen", help="The effect is not there and never will be."),
+    ] = False,
     result: Annotated[
         str | None,
         typer.Option(
@@ -113,8 +116,11 @@ def resolve(
     """Say of a step in doubt whether its effect happened; who said so and why is recorded."""
     from refold_schemas.errors.cli import UsageRefused
 
-    if happened is None:
-        raise UsageRefused("say --happened --result JSON or --did-not-happen", "refold resolve")
+    if happened == did_not_happen:
+        both = ", not both" if happened else ""
+        raise UsageRefused(
+            f"say --happened --result JSON or --did-not-happen{both}", "refold resolve"
+        )
     if happened and result is None:
         raise UsageRefused(
             "--happened needs --result JSON, what the step returned (null if nothing)",
@@ -131,13 +137,13 @@ def resolve(
         seen = None if state is None else state.slots.get(slot)
         # The word is about what stands in the record now, not about a later attempt.
         attempt = seen.attempts[-1].number if seen is not None and seen.attempts else None
-        word = ResolveStep("", run_id, slot, attempt, bool(happened), None, asker(by), why)
+        word = ResolveStep("", run_id, slot, attempt, happened, None, asker(by), why)
         await refuse_in_advance(client, word)
         await client.resolve(
             run_id,
             slot,
             attempt=attempt,
-            happened=bool(happened),
+            happened=happened,
             result=data,
             by=asker(by),
             why=why,

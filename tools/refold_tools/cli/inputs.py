@@ -127,10 +127,12 @@ def _resolve(module: Any, target: str, module_name: str, name: str) -> Any:
 
 def _cause(module_name: str, error: BaseException) -> str:
     """`importing M failed at file:line: TypeError: …`, the innermost line of the user's code."""
+    from refold_schemas.values.texts import text_of
+
     if isinstance(error, SyntaxError):
         said, place = error.msg, f"{shown_path(error.filename or '?')}:{error.lineno}"
     else:
-        said = error.message if isinstance(error, RefoldError) else str(error)
+        said = error.message if isinstance(error, RefoldError) else text_of(error)
         place = _place(error) or module_name
     first = said.strip().partition("\n")[0]
     kind = type(error).__name__

@@ -23,12 +23,17 @@ ByOption = Annotated[
     typer.Option("--by", metavar="WHO", help="Who asks. Default: your login.", show_default=False),
 ]
 WhyOption = Annotated[str, typer.Option("--why", metavar="TEXT", help="Why, for the record.")]
+WITHIN_MAX_S = 31_536_000.0
+"""A year, in seconds."""
+
+
 WithinOption = Annotated[
     float | None,
     typer.Option(
         "--within",
         metavar="SECONDS",
         min=0.0,
+        max=WITHIN_MAX_S,
         help="How long to wait for a worker's decision; the command itself stays in the log. "
         "Default: 10 s, 1 s where no worker is alive.",
         show_default=False,
