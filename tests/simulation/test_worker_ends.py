@@ -132,6 +132,7 @@ def test_a_log_that_does_not_answer_keeps_no_worker_from_ending() -> None:
     assert owner.ended
     assert not owner._tasks, "nothing of it works on"
     assert any("could not be handed over within 6 s" in e.text for e in lab.told)
+    assert not worker.handed_over
     assert lab.broker.suggest("another") == frozenset({0})
 
 

@@ -206,7 +206,60 @@ def killed_while_charging(project: Project) -> None:
     project.hang(on=False)
 
 
+HUNG = """
+import asyncio
+import threading
+from datetime import timedelta
+
+from refold import App, Effect, Policy, RunContext
+
+app = App("hung")
+FOR_EVER = threading.Event()
+
+
+@app.step(policy=Policy.RE_EXECUTABLE, timeout=timedelta(milliseconds=200))
+def in_a_step() -> bool:
+    return FOR_EVER.wait()
+
+
+@app.step(policy=Policy.ESCALATE, timeout=timedelta(milliseconds=200))
+async def in_a_thread(fx: Effect) -> bool:
+    return await asyncio.to_thread(FOR_EVER.wait)
+
+
+@app.run("failed")
+async def failed(ctx: RunContext) -> bool:
+    return await ctx.step(in_a_step)
+
+
+@app.run("doubted")
+async def doubted(ctx: RunContext) -> bool:
+    return await ctx.step(in_a_thread)
+"""
+
 # ---- run
+
+
+@pytest.mark.parametrize(("name", "code"), [("failed", 1), ("doubted", 3)])
+def test_a_thread_that_never_ends_does_not_keep_the_process_from_ending(
+    project: Project, name: str, code: int
+) -> None:
+    """Python waits for every thread at its exit, asyncio for those of its own pool."""
+    (project.folder / "hung.py").write_text(HUNG)
+    answer = project.json("run", "hung:app", name, "--run-id", "r1", code=code)
+    assert answer["run_id"] == "r1"
+    assert answer["error"]["message"].startswith("run r1 ")
+
+
+def test_a_worker_stops_beside_a_thread_that_never_ends(project: Project) -> None:
+    (project.folder / "hung.py").write_text(HUNG)
+    project.call("namespace", "create")
+    worker = project.begin("worker", "hung:app", "--json")
+    worker.says('"claimed"')
+    project.call("start", "failed", "--run-id", "r1", "--wait", code=1)
+    assert worker.end(signal.SIGTERM) == 0
+    last = json.loads(worker.out[-1])
+    assert (last["stopped"], last["handed_over"]) == (True, True)
 
 
 def test_run_does_all_of_it_and_comes_back_with_the_result(project: Project) -> None:

@@ -76,6 +76,8 @@ class Worker:
         self._stopping = asyncio.Event()
         self.failure: BaseException | None = None
         """Why it ends, where it does not end because it was told to."""
+        self.handed_over = False
+        """Whether it has ended and given up every partition in order."""
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._troubles: dict[str, type[BaseException]] = {}
         self._watchdog = Watchdog(self.settings.stall_ms, self._stalled) if watch else None
@@ -328,9 +330,11 @@ class Worker:
         for owner in self.owners.values():
             owner.background(owner.release())  # one that is being released already goes on
         deadline = self.clock.boot_ms() + settings.drain_ms + HAND_OVER_MS
+        in_time = True
         while serving := {task for task in self._tasks.values() if not task.done()}:
             left_ms = deadline - self.clock.boot_ms()
             if left_ms <= 0:
+                in_time = False
                 await self._abandon(serving)
                 break
             await asyncio.wait(serving, timeout=min(settings.suggest_ms, left_ms) / 1000)
@@ -343,6 +347,8 @@ class Worker:
             await self.log.give_up(self.name)
         except RefoldError as error:
             self._tell("warning", f"the partitions could not be given up: {error}")
+            return
+        self.handed_over = in_time
 
     async def _abandon(self, serving: "set[asyncio.Task[None]]") -> None:
         """End the claims that are left, and with them the work of their owners."""

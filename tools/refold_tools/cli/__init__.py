@@ -14,10 +14,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     for a person or other code; 4 log, registry or database not reachable. Nothing that a person
     can provoke ends in a traceback; `--debug` (or `REFOLD_DEBUG=1`) shows it.
     """
-    from refold_tools.cli.failures import report
+    from refold_tools.cli.failures import report, wants_traceback
 
     arguments = list(sys.argv[1:] if argv is None else argv)
-    debug = "--debug" in arguments or os.environ.get("REFOLD_DEBUG", "") not in ("", "0")
+    debug = wants_traceback(arguments)
     arguments = [one for one in arguments if one != "--debug"]
     try:
         from refold_tools.cli.commands import root

@@ -4,7 +4,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,11 @@ def report(error: Exception, *, as_json: bool, debug: bool) -> int:
         print(f"refold: {known}", file=sys.stderr)
     sys.stdout.flush()
     return known.exit_code
+
+
+def wants_traceback(arguments: Sequence[str]) -> bool:
+    """Whether `--debug` or `REFOLD_DEBUG` asks for tracebacks."""
+    return "--debug" in arguments or os.environ.get("REFOLD_DEBUG", "") not in ("", "0")
 
 
 def hard_exit(worker: "Callable[[], Worker]", *, as_json: bool) -> Callable[[int], None]:

@@ -31,10 +31,11 @@ def worker(target: AppArgument, log: LogOption = None, as_json: JsonOption = Fal
     What happens is told line by line, as JSON objects with --json. A worker never makes a log.
     """
     from refold.settings import load_settings, log_url
+    from refold_tools.cli.leaving import run_to_end
 
     load_settings()
     app = load_app(target)
-    return asyncio.run(_serve(app, log_url(log), as_json=as_json))
+    return run_to_end(_serve(app, log_url(log), as_json=as_json), as_json=as_json)
 
 
 async def _serve(app: "App", url: str, *, as_json: bool) -> int:
@@ -61,9 +62,12 @@ async def _serve(app: "App", url: str, *, as_json: bool) -> int:
         with stop_on_signals(hosting.stop):
             await hosting.run()
         if as_json:
-            print_json({"stopped": True, "stats": hosting.stats()})
-        else:
+            handed_over = hosting.handed_over
+            print_json({"stopped": True, "handed_over": handed_over, "stats": hosting.stats()})
+        elif hosting.handed_over:
             say("stopped; the partitions are handed over")
+        else:
+            say("stopped; not all partitions are handed over: the next owner waits for the lease")
         return 0
     finally:
         await log.close()

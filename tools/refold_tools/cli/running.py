@@ -51,6 +51,7 @@ def run(
     """
     from refold.settings import log_url
     from refold_tools.cli.ending import finish
+    from refold_tools.cli.leaving import run_to_end
 
     data = read_json("--input", given)
     app = load_app(target)
@@ -58,7 +59,12 @@ def run(
     if run_id is None:  # an empty one is somebody's mistake, and refused as any other
         run_id = str(uuid.uuid4())
     work = _Run(app, definition, data, run_id, asker(by), as_json=as_json)
-    return finish(asyncio.run(work.on_log(log_url(log))), as_json=as_json)
+    url = log_url(log)
+
+    async def to_its_end() -> int:
+        return finish(await work.on_log(url), as_json=as_json)
+
+    return run_to_end(to_its_end(), as_json=as_json)
 
 
 def _definition(app: "App", name: str, target: str) -> "RunDef":

@@ -1,0 +1,66 @@
+"""The end of the process: once a command has said its last word, nothing of the author's holds it.
+
+A thread cannot be cancelled, and Python waits at its exit for all of them; asyncio waits for its
+own pool and for coroutines that swallow their cancellation.
+"""
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Coroutine
+from typing import Any, NoReturn
+
+LEAVE_S = 1.0
+"""How long the process may take to end by itself after the last word."""
+
+_alone = False
+"""Whether this process is the command's own: only then may it be ended."""
+
+
+def run_process() -> NoReturn:
+    """Run the command line as this process and end it with its exit code."""
+    global _alone
+    from refold_tools.cli import main
+
+    _alone = True
+    code = main()
+    _leave_soon(code)
+    sys.exit(code)
+
+
+def run_to_end(work: Coroutine[Any, Any, int], *, as_json: bool) -> int:
+    """Run the coroutine of a command that hosts the author's code; it says its last word itself.
+
+    What it raises is said at once: asyncio may never come to an end where a thread does not.
+    """
+
+    async def whole() -> int:
+        try:
+            code = await work
+        except Exception as error:
+            if not _alone or isinstance(error, BrokenPipeError):
+                raise
+            from refold_tools.cli.failures import report, wants_traceback
+
+            code = report(error, as_json=as_json, debug=wants_traceback(sys.argv))
+        if _alone:
+            _leave_soon(code)
+        return code
+
+    return asyncio.run(whole())
+
+
+def _leave_soon(code: int) -> None:
+    """End the process in LEAVE_S, unless it has ended until then."""
+
+    def leave() -> None:
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:  # whoever read them may have gone
+            os._exit(code)
+
+    timer = threading.Timer(LEAVE_S, leave)
+    timer.daemon = True
+    timer.start()
