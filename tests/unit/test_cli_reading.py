@@ -3,6 +3,7 @@
 import json
 import re
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from refold_schemas.events import (
 )
 from refold_schemas.values import ErrorInfo, encode_error, encode_value
 from refold_tools.cli import main
+from refold_tools.cli.doctor import _room
 from support.written_log import CODEC, KEY, Writer, acted, done, intended, started
 
 URL = "memory://cli"
@@ -516,13 +518,41 @@ def test_the_doctor_finds_commands_that_nobody_takes(
     assert wrong == ["2 command(s) wait and no live worker owns the partition"]
 
 
+def test_the_doctor_finds_an_owner_whose_heartbeat_has_stopped(
+    capsys: Capture, broker: MemoryBroker, writer: Writer
+) -> None:
+    """Frozen, or without room to write: it owns the partition, and nothing goes on."""
+    now_ms = broker.now_ms()
+    broker.now_ms = lambda: now_ms
+    broker.suggest("worker-1")
+    writer.write("r1", *started())
+    assert answered(capsys, "doctor")["ok"]
+    broker.now_ms = lambda: now_ms + broker.lease_ms
+    answer = answered(capsys, "doctor", code=1)
+    (wrong,) = [one for one in answer["findings"] if one["verdict"] == "wrong"]
+    assert "its owner worker-1 has stopped its heartbeat" in wrong["said"]
+    assert "it cannot write to the log" in wrong["next"]
+
+
+def test_the_doctor_looks_at_the_room_where_the_log_is(capsys: Capture, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/log.db"
+    assert main(["namespace", "create", "--log", url]) == 0
+    capsys.readouterr()
+    assert main(["doctor", "--json", "--log", url]) in (0, 1)  # as much as this disk has
+    answer = json.loads(capsys.readouterr().out.splitlines()[-1])
+    (room,) = [one for one in answer["findings"] if one["what"] == "room"]
+    assert room["said"].endswith(" MiB are free where the log is")
+    verdicts = [[one.verdict for one in _room(size)] for size in (None, 0, 9 << 20, 1 << 30)]
+    assert verdicts == [[], ["wrong"], ["note"], ["ok"]]
+
+
 def test_the_doctor_finds_a_clock_that_lags(
     capsys: Capture, broker: MemoryBroker, writer: Writer
 ) -> None:
     import time
 
-    broker.suggest("worker-1")
     broker.now_ms = lambda: time.time_ns() // 1_000_000 + 60_000
+    broker.suggest("worker-1")
     writer.write("r1", *started())
     wrong = [
         one["what"]

@@ -20,6 +20,7 @@ __all__ = [
     "Topic",
     "batch_size",
     "entry_size",
+    "free_bytes",
     "murmur2",
     "open_log",
     "partition_for",
@@ -49,3 +50,13 @@ def open_log(url: str = LOG_DEFAULT) -> Log:
             raise LogUrlInvalid(url, "it does not begin with a scheme such as sqlite://")
         case _:
             raise LogUrlInvalid(url, f"there is no log of the kind {scheme}://")
+
+
+def free_bytes(url: str) -> int | None:
+    """Bytes that the log behind `url` may still take on this machine; None if nothing is known."""
+    if not url.startswith("sqlite://"):
+        return None
+    from refold.log.sqlite_file import free_bytes as free
+    from refold.log.sqlite_file import parse_url
+
+    return free(parse_url(url))

@@ -233,6 +233,15 @@ def check_path(place: Place, *, create: bool, make_directory: bool) -> None:
     # connections of this process hold (SQLite, "How To Corrupt An SQLite Database File", 2.2).
 
 
+def free_bytes(place: Place) -> int | None:
+    """Bytes that the file may still grow by on its disk; None if that cannot be found out."""
+    try:
+        found = os.statvfs(place.path.parent)
+    except OSError:
+        return None
+    return found.f_bavail * found.f_frsize
+
+
 def _may(path: Path, mode: int) -> bool:
     return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
 

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 CLOCK_SKEW_MAX_MS = 5_000
 """What a worker refuses to serve with (design, section 3.1, rule 1)."""
 
+ROOM_MIN_SIZE, ROOM_LOW_SIZE = 8 << 20, 256 << 20
+"""Bytes: below the first the next batches may not fit, below the second it is time to make room."""
+
 OK, WRONG, NOTE = "ok", "wrong", "note"
 
 
@@ -92,7 +95,7 @@ def doctor(log: LogOption = None, as_json: JsonOption = False) -> int:
 
 async def _examine(url: str) -> Examined:
     from refold.client.client import Client
-    from refold.log import open_log
+    from refold.log import free_bytes, open_log
     from refold_tools.cli.output import ReadingProgress
 
     log = open_log(url)
@@ -110,6 +113,7 @@ async def _examine(url: str) -> Examined:
                     f"{facts.partition_count} partition(s)",
                 ),
             ]
+            findings.extend(_room(free_bytes(log.url)))
             partitions: list[Partition] = []
             last_ms = 0
             for number in range(facts.partition_count):
@@ -204,12 +208,20 @@ def _of_partition(one: Partition) -> list[Finding]:
                 "start a worker: it takes over and settles what is in doubt",
             )
         )
-    else:
-        lives = "" if one.owner_lives else " (whether it lives cannot be said)"
+    elif one.owner_lives is None:
         found.append(
             Finding(
-                OK, name, f"owned by {one.owner}{lives}, claim {one.claim[:6]}, epoch {one.epoch}"
+                WRONG,
+                name,
+                f"its owner {one.owner} has stopped its heartbeat without ending "
+                f"(claim {one.claim[:6]})",
+                "see what its process says: it is frozen, or it cannot write to the log; end it if "
+                "it does not go on, and start a worker",
             )
+        )
+    else:
+        found.append(
+            Finding(OK, name, f"owned by {one.owner}, claim {one.claim[:6]}, epoch {one.epoch}")
         )
     if one.claim_broken:
         found.append(
@@ -244,6 +256,17 @@ def _of_partition(one: Partition) -> list[Finding]:
             )
         )
     return found
+
+
+def _room(size: int | None) -> list[Finding]:
+    """A log that cannot grow stops every run, whoever owns them."""
+    if size is None:
+        return []
+    said = f"{size / (1 << 20):,.0f} MiB are free where the log is"
+    if size >= ROOM_LOW_SIZE:
+        return [Finding(OK, "room", said)]
+    verdict = WRONG if size < ROOM_MIN_SIZE else NOTE
+    return [Finding(verdict, "room", said, "make room on its disk: nothing is lost meanwhile")]
 
 
 def _clock(last_append_ms: int) -> Finding:
