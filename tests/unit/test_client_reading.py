@@ -11,6 +11,7 @@ from refold.client import BlockingClient, Client, HistoryRecord
 from refold.log import Topic
 from refold.log.memory import Faults, MemoryBroker, MemoryLog, ReadCall, ReadFault
 from refold_projections.fold import Verdict
+from refold_schemas.codec import KIND_REPORT, RecordHeader
 from refold_schemas.errors import UndecodableRecord
 from refold_schemas.errors.cli import (
     ClientClosed,
@@ -21,6 +22,7 @@ from refold_schemas.errors.cli import (
 )
 from refold_schemas.errors.log import LogUnavailable, LogUrlInvalid
 from refold_schemas.events import (
+    AttemptReported,
     PartitionReleased,
     RunCancelled,
     RunCancelRequested,
@@ -182,6 +184,26 @@ def test_runs_that_wait_for_a_person_can_be_listed(broker: MemoryBroker, writer:
 
 async def _history(client: Client) -> list[HistoryRecord]:
     return [record async for record in client.history("r1", claims=True)]
+
+
+def test_a_history_marks_reports_that_are_none(broker: MemoryBroker, writer: Writer) -> None:
+    """What the fold passes by, the history must not show as if it counted."""
+    writer.write("r1", *started(), intended("charge#1"))
+    reported = AttemptReported("charge#1", 1, KEY, "completed", encode_value(1), None, "worker-1")
+    evidence = writer.report("r1", reported, writer.claim_id, 2)
+    odd = writer.report("r1", RunCancelled("somebody's"), writer.claim_id, 2)
+    header = RecordHeader(KIND_REPORT, writer.claim_id, writer.epoch, 2, NOON_MS, 0)
+    unreadable = writer.raw("r1", b"?", header=header.pack())
+    other = writer.write("r1", reported)
+    records = {record.offset: record for record in ask(broker, _history)}
+    assert records[evidence].counted
+    for offset, why in (
+        (odd, "the header of a report over another event"),
+        (unreadable, "a report that cannot be read"),
+        (other, "a report under the header of an event"),
+    ):
+        assert not records[offset].counted
+        assert (records[offset].why_skipped or "").startswith(why)
 
 
 def test_a_history_shows_what_does_not_count_and_why(broker: MemoryBroker, writer: Writer) -> None:

@@ -7,7 +7,7 @@ from refold.log import Log, Record, Topic
 from refold_projections.fold import Position, Verdict, judge
 from refold_schemas.codec import Codec, RecordHeader
 from refold_schemas.errors import UndecodableRecord
-from refold_schemas.events import Event
+from refold_schemas.events import AttemptReported, Event
 
 READ_SIZE_MAX = 4 << 20
 
@@ -42,11 +42,19 @@ class HistoryRecord:
     @property
     def counted(self) -> bool:
         """Whether readers believe it; a report counts as evidence."""
-        return self.verdict <= Verdict.REPORT
+        return self.why_skipped is None
 
     @property
     def why_skipped(self) -> str | None:
         """Why readers pass it by."""
+        is_report = self.verdict is Verdict.REPORT
+        if is_report and self.event is None:
+            return "a report that cannot be read: evidence that says nothing"
+        if self.verdict in (Verdict.COUNTS, Verdict.REPORT) and self.event is not None:
+            if is_report and not isinstance(self.event, AttemptReported):
+                return "the header of a report over another event: not written by refold"
+            if not is_report and isinstance(self.event, AttemptReported):
+                return "a report under the header of an event: not written by refold"
         return WHY_SKIPPED.get(self.verdict)
 
 
