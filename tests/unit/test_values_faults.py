@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from refold_schemas.errors.texts import MESSAGE_LENGTH_MAX
 from refold_schemas.values import NotDone, decode_error, encode_error, line_of, text_of
-from refold_schemas.values.texts import MESSAGE_LENGTH_MAX
 from support.shop import Account
 
 

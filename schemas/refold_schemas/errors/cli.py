@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 from refold_schemas.errors.base import RefoldError, told
+from refold_schemas.errors.texts import text_of
 
 
 class RunFailedError(RefoldError):
@@ -339,8 +340,6 @@ class Unexpected(RefoldError):
     code: ClassVar[str] = "R599"
 
     def __init__(self, error: BaseException, where: str) -> None:
-        from refold_schemas.values.texts import text_of  # values import the errors
-
         self.error = error
         said = text_of(error, SAID_MAX).strip().splitlines()
         super().__init__(

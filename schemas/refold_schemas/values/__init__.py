@@ -1,5 +1,6 @@
 """Value, canon, fingerprint, effect key, Policy, Retry, lookup answers."""
 
+from refold_schemas.errors.texts import line_of, text_of
 from refold_schemas.values.answers import Absent, Found, LookupAnswer, NotDone, Pending, Rejected
 from refold_schemas.values.canon import canon, canon_of
 from refold_schemas.values.compare import DIGEST_ENCODING, digest_value, values_differ
@@ -25,7 +26,6 @@ from refold_schemas.values.records import (
 from refold_schemas.values.run_ids import RUN_ID_LENGTH_MAX, check_run_id
 from refold_schemas.values.secrets import secret_in
 from refold_schemas.values.storing import DEPTH_MAX, NODES_MAX, encode_value
-from refold_schemas.values.texts import line_of, text_of
 
 __all__ = [
     "DEPTH_MAX",

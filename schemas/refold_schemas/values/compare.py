@@ -5,12 +5,12 @@ from datetime import datetime
 from enum import Enum
 
 from refold_schemas.errors import ValueRefused, ValueUnreadable
+from refold_schemas.errors.texts import line_of
 from refold_schemas.values.canon import canon, canon_of
 from refold_schemas.values.kinds import Unbuildable, is_record, take_apart
 from refold_schemas.values.reading import decode_value, decode_value_as
 from refold_schemas.values.records import Ref, Value
 from refold_schemas.values.storing import encode_value, step_into
-from refold_schemas.values.texts import line_of
 
 DIGEST_ENCODING = "c1"
 """`Value.encoding` of a digest: `ref.digest` is the SHA-256 of the canonical form v1."""

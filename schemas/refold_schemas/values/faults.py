@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 
 from refold_schemas.errors import ValueUnreadable
+from refold_schemas.errors.texts import text_of
 from refold_schemas.values.compare import difference
 from refold_schemas.values.kinds import class_id
 from refold_schemas.values.reading import decode_value
 from refold_schemas.values.records import ErrorInfo, Value
 from refold_schemas.values.storing import encode_value
-from refold_schemas.values.texts import text_of
 
 ARGUMENTS_BYTES_MAX = 32_768
 """Stored arguments over it are left out: a failure must always find room in a batch."""

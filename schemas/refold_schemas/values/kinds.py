@@ -9,7 +9,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from refold_schemas.values.texts import findings, line_of
+from refold_schemas.errors.texts import findings, line_of
 
 BUILTINS = (str, bytes, int, float, complex, list, tuple, dict, set, frozenset, BaseException)
 """A subclass of one of these carries a second value beside its fields, so it is no record."""

@@ -16,6 +16,7 @@ from types import NoneType
 from uuid import UUID
 
 from refold_schemas.errors import ValueRefused
+from refold_schemas.errors.texts import line_of
 from refold_schemas.values.kinds import (
     Fields,
     Unbuildable,
@@ -26,7 +27,6 @@ from refold_schemas.values.kinds import (
     take_apart,
 )
 from refold_schemas.values.records import Value
-from refold_schemas.values.texts import line_of
 
 DEPTH_MAX = 128
 """Values may be nested this deep; deeper ones are most likely cycles, and JSON readers recurse."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from refold_schemas.errors.base import RefoldError
 from refold_schemas.errors.cli import AppUnusable, InputUnreadable, SettingInvalid, UsageRefused
+from refold_schemas.errors.texts import text_of
 from refold_tools.cli.failures import shown_path
 
 if TYPE_CHECKING:
@@ -127,8 +128,6 @@ def _resolve(module: Any, target: str, module_name: str, name: str) -> Any:
 
 def _cause(module_name: str, error: BaseException) -> str:
     """`importing M failed at file:line: TypeError: …`, the innermost line of the user's code."""
-    from refold_schemas.values.texts import text_of
-
     if isinstance(error, SyntaxError):
         said, place = error.msg, f"{shown_path(error.filename or '?')}:{error.lineno}"
     else:
