@@ -17,8 +17,8 @@ DURABILITY = "SQLite, WAL, synchronous=FULL: an acknowledged event survives a po
 ROWS: dict[str, Callable[[Path], rows.Figures]] = {
     "latency": lambda folder: rows.latency(folder, rows.DURABLE),
     "latency_flowing": lambda folder: rows.latency(folder, rows.FLOWING),
-    "throughput": lambda folder: rows.throughput(folder, rows.FLOWING),
-    "throughput_durable": lambda folder: rows.throughput(folder, rows.DURABLE),
+    "throughput": lambda folder: rows.throughput(folder, rows.DURABLE),
+    "throughput_flowing": lambda folder: rows.throughput(folder, rows.FLOWING),
     "resume": rows.resume,
     "takeover": rows.takeover,
     "timers": rows.timers,
@@ -136,8 +136,8 @@ def _ratios(results: list[dict[str, Any]], peers: list[str]) -> None:
     for row, test, figure, who in (
         ("latency", "latency", "step_p50_ms", "refold"),
         ("latency_flowing", "latency", "step_p50_ms", "refold-flowing"),
-        ("throughput", "throughput", "steps_per_s", "refold-flowing"),
-        ("throughput_durable", "throughput", "steps_per_s", "refold"),
+        ("throughput", "throughput", "steps_per_s", "refold"),
+        ("throughput_flowing", "throughput", "steps_per_s", "refold-flowing"),
         ("resume", "resume", "ready_to_done_ms", "refold"),
         ("takeover", "takeover", "ready_to_all_ms", "refold"),
         ("timers", "timers", "late_p50_ms", "refold"),
