@@ -172,7 +172,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def crashed(err: str) -> bool:
-    """A traceback of refold's own begins its line; that of failed run code is told behind a clock."""
+    """A traceback of refold itself begins its line; that of run code is told behind a clock."""
     return "Traceback" in {line[:9] for line in err.splitlines()}
 
 
