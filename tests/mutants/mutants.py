@@ -204,7 +204,7 @@ MUTANTS: tuple[Mutant, ...] = (
         EVOLVE,
         "slot = _settle(state, slot, event.attempt, status, error=event.error)",
         "slot = _settle(state, slot, event.attempt, status, error=event.error, whole_key=True)",
-        Seeds(21, 60),
+        Seeds(61, 140),
     ),
     # ---- doubt
     _one(
