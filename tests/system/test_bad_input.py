@@ -23,6 +23,7 @@ from refold.log.sqlite import SqliteLog
 from refold.worker import Worker
 from refold_tools.cli import main
 from refold_tools.cli.inputs import load_app
+from support.console import crashed
 
 Capture = pytest.CaptureFixture[str]
 DEFAULTS: dict[str, Any] = SqliteLog.__init__.__kwdefaults__ or {}
@@ -171,16 +172,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("bad_app", None)
 
 
-def crashed(err: str) -> bool:
-    """A traceback of refold itself begins its line; that of run code is told behind a clock."""
-    return "Traceback" in {line[:9] for line in err.splitlines()}
-
-
 def refused(capsys: Capture, *arguments: str, code: int) -> dict[str, Any]:
     """The error as JSON has it; the same words on one line of stderr."""
     assert main(list(arguments)) == code
     err = capsys.readouterr().err
-    assert not crashed(err)
+    assert "Traceback" not in err
     said = err.splitlines()[-1]
     assert main([*arguments, "--json"]) == code
     error: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])["error"]

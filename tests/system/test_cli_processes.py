@@ -17,6 +17,7 @@ import pytest
 
 from refold.client import BlockingClient
 from refold_projections.fold import Boundary
+from support.console import crashed
 
 SHOP = """
 import asyncio
@@ -137,8 +138,7 @@ class Project:
             check=False,
         )
         assert done.returncode == code, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
-        # That of failed run code is told behind a clock; one of refold itself begins its line.
-        assert "Traceback" not in {line[:9] for line in done.stderr.splitlines()}
+        assert not crashed(done.stderr)
         return done
 
     def json(self, *arguments: str, code: int = 0) -> dict[str, Any]:
