@@ -174,11 +174,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "a_finished_step_runs_again_on_replay",
         "5: what is recorded is never executed again",
         BIRTHS,
-        "        branch.scope.slot(definition.name)\n",
+        "        branch.scope.take(definition.name)\n",
         "        if kept is not None and kept.outcome is not None:\n"
         "            stored = self._stored(definition, arguments)\n"
         "            self.asks.append(StepAsked(slot, definition, arguments, mark, stored))\n"
-        "        branch.scope.slot(definition.name)\n",
+        "        branch.scope.take(definition.name)\n",
         NamedTests(("tests/unit/test_session_replay.py",)),
     ),
     # ---- evidence
@@ -294,8 +294,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "a_decision_does_not_say_which_command_it_took",
         "3.1: the last event of a command's decision carries the command position",
         BOOKS,
-        "if command_next is not None and i == last:",
-        "if command_next is not None and i > last:",
+        "if command_next is not None and n == n_last else",
+        "if command_next is not None and n > n_last else",
         Seeds(1, 16),
     ),
     _one(

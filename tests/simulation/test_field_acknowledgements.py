@@ -117,7 +117,7 @@ TOLD = {
     Answer.ERROR: "",
     Answer.MINUS_ONE: "acknowledged with offset -1",
     Answer.NONE: "acknowledged with offset None",
-    Answer.SILENCE: "TimeoutError",
+    Answer.SILENCE: "no acknowledgement within",
 }
 STORED = {"stored": (0,), "lost": (), "doubled": (0, 30), "late": (3_000,)}
 

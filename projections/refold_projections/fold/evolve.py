@@ -61,6 +61,12 @@ def evolve(state: RunState | None, run_id: str, event: RunEvent, stamp: Stamp) -
             return None
         state = _born(run_id, event, stamp)
     else:
+        if (
+            isinstance(event, StepCompleted)
+            and event.step is not None
+            and event.slot not in state.slots
+        ):
+            return _completed_at_once(state, event, event.step, stamp)
         applier = _APPLIERS.get(type(event))
         if applier is not None:  # a record of another kind under a run's key says nothing of it
             state = applier(state, event, stamp)
@@ -194,31 +200,44 @@ def _with_outcome(state: RunState, slot: Slot, outcome: Outcome, **changes: Any)
     )
 
 
+def _result(state: RunState, event: StepCompleted, stamp: Stamp) -> Outcome:
+    if event.unrecordable is None:
+        return Outcome("ok", state.order_next, stamp.at_ms, event.result)
+    return Outcome("unrecordable", state.order_next, stamp.at_ms, None, None, event.unrecordable)
+
+
+def _completed_at_once(state: RunState, event: StepCompleted, step: str, stamp: Stamp) -> RunState:
+    """The hot path, whole: a step without an intent, at its first try."""
+    slot = Slot(
+        event.slot,
+        step,
+        state.born_next,
+        "",
+        event.fingerprint or b"",
+        event.arguments or (),
+        outcome=_result(state, event, stamp),
+    )
+    (*cold, slots, open_slots, born, order, _, count, size, _) = state
+    return RunState._make(
+        (
+            *cold,
+            slots.set(event.slot, slot),
+            open_slots,
+            born + 1,
+            order + 1,
+            stamp.unclean_total,
+            count + 1,
+            size + stamp.size,
+            stamp.at_ms,
+        )
+    )
+
+
 def _completed(state: RunState, event: StepCompleted, stamp: Stamp) -> RunState:
     slot = state.slots.get(event.slot)
-    if event.unrecordable is None:
-        outcome = Outcome("ok", state.order_next, stamp.at_ms, event.result)
-    else:
-        outcome = Outcome(
-            "unrecordable", state.order_next, stamp.at_ms, unrecordable=event.unrecordable
-        )
-    if slot is None and event.step is not None:  # the hot path: a re-executable step, first try
-        slot = Slot(
-            event.slot,
-            event.step,
-            state.born_next,
-            fingerprint=event.fingerprint or b"",
-            arguments=event.arguments or (),
-            outcome=outcome,
-        )
-        (*cold, slots, open_slots, born, order, _, count, size, changed) = state
-        slots = slots.set(event.slot, slot)
-        mark = stamp.unclean_total
-        return RunState._make(
-            (*cold, slots, open_slots, born + 1, order + 1, mark, count, size, changed)
-        )
     if slot is None:
         return state
+    outcome = _result(state, event, stamp)
     if slot.attempts:
         slot = _settle(state, slot, event.attempt, DONE)
     return _with_outcome(state, slot, outcome, unclean_mark=stamp.unclean_total)

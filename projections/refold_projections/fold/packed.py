@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, MutableMapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from refold_projections.fold.partition import Mark
 from refold_projections.fold.slots import in_parallel_branch
@@ -42,6 +42,13 @@ class RunStates(MutableMapping[str, RunState]):
             return state
         snapshot = self._codec.decode(self._packed[run_id])
         return from_snapshot(snapshot)[0]
+
+    def get(self, run_id: str, default: Any = None) -> Any:
+        """The state of the run, or `default`; written out, as it is asked for at every step."""
+        state = self._live.get(run_id)
+        if state is not None:
+            return state
+        return self[run_id] if run_id in self._packed else default
 
     def __setitem__(self, run_id: str, state: RunState) -> None:
         """Keep the state as objects."""

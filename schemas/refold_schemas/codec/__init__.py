@@ -7,6 +7,7 @@ from refold_schemas.codec.header import (
     KIND_CLAIM,
     KIND_EVENT,
     KIND_REPORT,
+    ClaimHeaders,
     RecordHeader,
 )
 
@@ -16,6 +17,7 @@ __all__ = [
     "KIND_CLAIM",
     "KIND_EVENT",
     "KIND_REPORT",
+    "ClaimHeaders",
     "Codec",
     "Message",
     "RecordHeader",

@@ -22,10 +22,27 @@ def quick_writer(parsed: Parsed, classes: Classes) -> Write:
     return _Compiler(parsed.names, classes).record(parsed.schema["name"])
 
 
+TEXT_MAX, TEXTS_MAX = 64, 4_096
+"""How long a text may be to be kept encoded, and how many are kept: names come again and again."""
+_texts: dict[str, bytes] = {}
+
+
+def _text(value: str) -> bytes:
+    """Encode a text with its length in front of it. Raises ValueError for a lone surrogate."""
+    data = value.encode()
+    data = varint(len(data)) + data
+    if len(value) <= TEXT_MAX:
+        if len(_texts) >= TEXTS_MAX:
+            _texts.clear()  # what comes again is soon here again
+        _texts[value] = data
+    return data
+
+
 class _Compiler:
     def __init__(self, schemas: dict[str, Any], classes: Classes) -> None:
         self._schemas, self._classes = schemas, classes
         self._records: dict[str, Write] = {}
+        self._within: list[str] = []
 
     def record(self, name: str) -> Write:
         if name in self._records:
@@ -39,27 +56,36 @@ class _Compiler:
         return self._records[name]
 
     def _generate(self, name: str) -> Write:
+        shown: dict[str, Any] = {"Odd": Odd, "varint": varint, "texts": _texts, "text": _text}
+        within, self._within = self._within, []  # a writer of its own
+        lines = ["def write(v, out):", *(f"    {line}" for line in self._body(name, "v", shown))]
+        self._within = within
+        exec(compile("\n".join(lines), f"<writer of {name}>", "exec"), shown)
+        write: Write = shown["write"]
+        return write
+
+    def _body(self, name: str, of: str, shown: dict[str, Any]) -> list[str]:
+        """Return the lines that write the fields of the record in `of`."""
         cls = self._classes[name]
         described = self._schemas[name]["fields"]
         if [field.name for field in fields(cls)] != [field["name"] for field in described]:
             raise BadSchema(f"{cls.__name__} has other fields than {name}")
-        shown: dict[str, Any] = {"cls": cls, "Odd": Odd, "varint": varint}
-        lines = ["def write(v, out):", "    if type(v) is not cls: raise Odd"]
+        shown[f"cls_{of}"] = cls
+        lines = [f"if type({of}) is not cls_{of}: raise Odd"]
+        self._within.append(name)
         for index, field in enumerate(described):
-            lines.append(f"    x{index} = v.{field['name']}")
-            lines += (f"    {line}" for line in self._field(field["type"], f"x{index}", shown))
-        exec(compile("\n".join(lines), f"<writer of {name}>", "exec"), shown)
-        write: Write = shown["write"]
-        return write
+            lines.append(f"{of}_{index} = {of}.{field['name']}")
+            lines += self._field(field["type"], f"{of}_{index}", shown)
+        self._within.pop()
+        return lines
 
     def _field(self, schema: Any, of: str, shown: dict[str, Any]) -> list[str]:
         match schema:
             case "string":
                 return [
                     f"if type({of}) is not str: raise Odd",
-                    f"b = {of}.encode()",
-                    *_length("b"),
-                    "out += b",
+                    f"b = texts.get({of})",
+                    f"out += text({of}) if b is None else b",
                 ]
             case "bytes":
                 return [f"if type({of}) is not bytes: raise Odd", *_length(of), f"out += {of}"]
@@ -98,7 +124,9 @@ class _Compiler:
                     "out.append(0)",
                 ]
             case {"type": "record", "name": name} if name in self._classes:
-                shown[f"write_{of}"] = self.record(name)
+                if name not in self._within:
+                    return self._body(name, of, shown)
+                shown[f"write_{of}"] = self.record(name)  # a record that contains itself
                 return [f"write_{of}({of}, out)"]
             case str() if schema in self._schemas:
                 return self._field(self._schemas[schema], of, shown)

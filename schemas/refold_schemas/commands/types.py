@@ -3,12 +3,11 @@
 `command_id` is the sender's (a UUID as text): a repeat of it is applied once. `by` is who asks.
 """
 
-from dataclasses import dataclass
-
 from refold_schemas.values import Value
+from refold_schemas.values.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StartRun:
     """Begin a run. `version` None: whatever version the owner offers."""
 
@@ -20,7 +19,7 @@ class StartRun:
     by: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ResolveStep:
     """A person says of a slot in doubt whether its effect happened; `result` if it did.
 
@@ -38,7 +37,7 @@ class ResolveStep:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CancelRun:
     """End a run: nothing new starts, open attempts are settled, then it is cancelled."""
 
@@ -48,7 +47,7 @@ class CancelRun:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RetryRun:
     """Let a parked run go on, or try the failed slot of a failed run again."""
 

@@ -4,14 +4,13 @@ A record's key is the `run_id`, its header `refold` carries claim, n and time; s
 them. Times are milliseconds since 1970 UTC on the owner's clock, durations are milliseconds.
 """
 
-from dataclasses import dataclass
-
 from refold_schemas.values import Argument, ErrorInfo, ModelUse, Unrecordable, Value
+from refold_schemas.values.frozen import frozen
 
 # ---- of a partition
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PartitionClaimed:
     """A worker became owner of the partition, if the claim counts. `claim_id`, `epoch`: header.
 
@@ -29,14 +28,14 @@ class PartitionClaimed:
     format_level: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PartitionReleased:
     """The owner handed over on purpose: nothing of it is under way any more."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CommandRejected:
     """A command had nothing to say. Keyed by its run where it names one.
 
@@ -57,7 +56,7 @@ class CommandRejected:
 # ---- of a run
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunStarted:
     """A run exists. `nonce` (32 bytes) seeds fingerprints, `ctx.uuid` and `ctx.random`."""
 
@@ -69,14 +68,14 @@ class RunStarted:
     started_by: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PlanDeclared:
     """The step names that the author expects, in order. Descriptive: only sentences use it."""
 
     steps: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepIntended:
     """An attempt is about to act: durable before anything leaves.
 
@@ -97,7 +96,7 @@ class StepIntended:
     key_ttl_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepCompleted:
     """A step returned. Without an intent (re-executable) it names step, fingerprint and arguments.
 
@@ -114,7 +113,7 @@ class StepCompleted:
     arguments: tuple[Argument, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepFailed:
     """An attempt certainly did not act (or, re-executable, raised). `final`: run code is told."""
 
@@ -128,7 +127,7 @@ class StepFailed:
     arguments: tuple[Argument, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepInDoubt:
     """Nobody knows whether the attempt acted. `escalated`: the slot is handed to a person."""
 
@@ -138,7 +137,7 @@ class StepInDoubt:
     escalated: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepResolved:
     """An attempt in doubt was settled.
 
@@ -160,7 +159,7 @@ class StepResolved:
     command_id: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AttemptReported:
     """What a process learnt of a call after its claim or its slot had moved on: evidence, a set.
 
@@ -177,7 +176,7 @@ class AttemptReported:
     reporter: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EvidenceConflict:
     """Evidence contradicts what was settled: a red row for a person, never a silent repair."""
 
@@ -187,7 +186,7 @@ class EvidenceConflict:
     evidence: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CursorAdvanced:
     """`ctx.each` committed a batch: items before `cursor` are done, `state` is what is carried."""
 
@@ -197,7 +196,7 @@ class CursorAdvanced:
     state: Value
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TimerScheduled:
     """A timer is due at `deadline_ms`. `kind`: sleep, backoff, settle, lookup, proof.
 
@@ -211,7 +210,7 @@ class TimerScheduled:
     deadline_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TimerFired:
     """A timer was due. One of an older generation, or of a cancelled timer, changes nothing."""
 
@@ -219,7 +218,7 @@ class TimerFired:
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TimerCancelled:
     """A timer is not needed any more. One that has fired stays fired."""
 
@@ -227,7 +226,7 @@ class TimerCancelled:
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunDiverged:
     """Code and record differ at `slot`: nothing was executed, matching code takes it up again."""
 
@@ -236,7 +235,7 @@ class RunDiverged:
     version: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunBlocked:
     """No live worker can continue the run. `reason`: crashes_worker, unknown_function, limit, …"""
 
@@ -244,7 +243,7 @@ class RunBlocked:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunResumed:
     """A person (`by` set) or matching code let a parked or failed run go on.
 
@@ -258,7 +257,7 @@ class RunResumed:
     command_id: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunCancelRequested:
     """Somebody asked for the run's end: no attempt starts any more, open ones are settled first."""
 
@@ -267,21 +266,21 @@ class RunCancelRequested:
     command_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunCompleted:
     """The run function returned."""
 
     result: Value
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunFailed:
     """The run function raised."""
 
     error: ErrorInfo
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunCancelled:
     """A cancelled run has no open attempt left."""
 

@@ -3,12 +3,11 @@
 Both are derived from the log and disposable; a reader that cannot use one falls back to the fold.
 """
 
-from dataclasses import dataclass
-
 from refold_schemas.values import Argument, ErrorInfo, Unrecordable, Value
+from refold_schemas.values.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AttemptKept:
     """One attempt of a slot, settled or not. `evidence` is the set of reported outcomes, sorted."""
 
@@ -27,7 +26,7 @@ class AttemptKept:
     conflict_written: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OutcomeKept:
     """What run code was told of a slot. `kind`: ok, unrecordable, failed, absent."""
 
@@ -39,7 +38,7 @@ class OutcomeKept:
     unrecordable: Unrecordable | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SlotKept:
     """One slot: what was asked, its attempts, its outcome if it has one."""
 
@@ -62,7 +61,7 @@ class SlotKept:
     outcome: OutcomeKept | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TimerKept:
     """One armed timer."""
 
@@ -73,7 +72,7 @@ class TimerKept:
     deadline_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CursorKept:
     """Where a `ctx.each` loop is. `order` is that of its last outcome."""
 
@@ -86,7 +85,7 @@ class CursorKept:
     state: Value
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StrayKept:
     """A completed or failed report whose intent does not count."""
 
@@ -95,7 +94,7 @@ class StrayKept:
     outcome: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EarlyKept:
     """An intent that was reported as never started before it was stored."""
 
@@ -103,7 +102,7 @@ class EarlyKept:
     n: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunSnapshot:
     """A run's durable state at one record. Key: `run_id/claim_id.N`, the claim id in hexadecimal.
 
@@ -144,7 +143,7 @@ class RunSnapshot:
     error: ErrorInfo | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunSnapshotPart:
     """A piece of a run's snapshot that is too large for one record. Key: `run_id/claim_id.N.part`.
 
@@ -157,7 +156,7 @@ class RunSnapshotPart:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Checkpoint:
     """A partition's durable position. Key: `/claim_id.N`, the claim id in hexadecimal.
 

@@ -7,6 +7,7 @@ from refold_schemas.values.compare import DIGEST_ENCODING, digest_value, values_
 from refold_schemas.values.faults import decode_error, encode_error
 from refold_schemas.values.keys import (
     REFOLD,
+    Fingerprints,
     derive_seed,
     derive_uuid,
     effect_key,
@@ -37,6 +38,7 @@ __all__ = [
     "Absent",
     "Argument",
     "ErrorInfo",
+    "Fingerprints",
     "Found",
     "LookupAnswer",
     "ModelUse",

@@ -26,6 +26,26 @@ def fingerprint(nonce: bytes, name: str, arguments: Mapping[str, object]) -> byt
     return hmac.digest(nonce, canon_at([name, _plain(arguments)], "call"), "sha256")
 
 
+class Fingerprints:
+    """Makes the fingerprints of one run: what HMAC does with the nonce is done once.
+
+    >>> Fingerprints(bytes(32)).of("charge", {"pence": 4160}).hex()[:16]
+    '3fbdb86bfbddd511'
+    """
+
+    __slots__ = ("_keyed",)
+
+    def __init__(self, nonce: bytes) -> None:
+        """`nonce` is the run's."""
+        self._keyed = hmac.new(nonce, digestmod="sha256")
+
+    def of(self, name: str, arguments: Mapping[str, object]) -> bytes:
+        """Return `fingerprint(nonce, name, arguments)`."""
+        keyed = self._keyed.copy()
+        keyed.update(canon_at([name, _plain(arguments)], "call"))
+        return keyed.digest()
+
+
 def effect_key(
     namespace: str,
     run_id: str,

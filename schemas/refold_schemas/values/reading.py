@@ -37,7 +37,18 @@ def _no_constant(text: str) -> object:
     raise Unreadable(f"{text} is not JSON")
 
 
-_parse = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant).decode
+_decoder = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant)
+
+
+def _parse(text: str) -> Tree:
+    """Read a JSON text. Raises ValueError, RecursionError or Unreadable."""
+    try:
+        tree, end = _decoder.scan_once(text, 0)  # type: ignore[attr-defined]
+    except StopIteration:
+        end = -1
+    if end == len(text):
+        return tree  # type: ignore[no-any-return]
+    return _decoder.decode(text)  # type: ignore[no-any-return]  # blanks, or an error with a place
 
 
 def parse_body(value: Value) -> Tree:
@@ -54,7 +65,8 @@ def parse_body(value: Value) -> Tree:
         tree: Tree = _parse(value.body.decode())
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"its body is not JSON ({type(error).__name__}: {error})"[:300]) from None
-    if value.body.count(b"[") + value.body.count(b"{") > LEVELS_MAX and _levels(tree) > LEVELS_MAX:
+    body = value.body
+    if len(body) > LEVELS_MAX and body.count(b"[") + body.count(b"{") > LEVELS_MAX < _levels(tree):
         raise Unreadable(f"its body is JSON nested deeper than {LEVELS_MAX} levels")
     return tree
 

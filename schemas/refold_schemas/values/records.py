@@ -1,12 +1,12 @@
 """The small records that events and commands are made of: stored values, errors, model usage."""
 
-from dataclasses import dataclass
+from refold_schemas.values.frozen import frozen
 
 DIGEST_OVER_BYTES = 16 * 1024
 """Arguments of a step without an intent are kept whole up to this size, above it as a digest."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ref:
     """Where a value is that the log does not hold: its SHA-256 and its size in bytes."""
 
@@ -14,7 +14,7 @@ class Ref:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Value:
     """One stored user value. Exactly one of `body` and `ref` is set.
 
@@ -32,7 +32,7 @@ class Value:
     ref: Ref | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Argument:
     """One argument of a step, by parameter name, defaults written out."""
 
@@ -40,7 +40,7 @@ class Argument:
     value: Value
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ErrorInfo:
     """An exception as the log keeps it.
 
@@ -54,7 +54,7 @@ class ErrorInfo:
     args: Value | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Unrecordable:
     """What is known of a result that could not be stored: the effect happened, the value is gone.
 
@@ -69,7 +69,7 @@ class Unrecordable:
     repr: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModelUse:
     """What a model's answer says of itself; None where it does not say."""
 

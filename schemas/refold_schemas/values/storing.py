@@ -476,6 +476,8 @@ it stays. Next: pass what comes back equal: plain data, a pydantic model, a data
 (R101)
     """
     try:
+        if type(obj) is str:  # most arguments are one text or one small number
+            return Value("", 1, "j1", None, _json.encode_basestring(obj).encode(), None)
         if is_plain(obj):
             return Value("", 1, "j1", None, write_json(obj).encode(), None)
     except ValueError:  # NaN or a lone surrogate: the long way finds where

@@ -110,6 +110,9 @@ class StepDef:
         Parameters that the record does not know get their default. Raises CallRefused before the
         function is entered if the arguments do not fit, so that nothing can have happened.
         """
+        if tuple(arguments) == self.parameters and not self.keyword_only:
+            given = arguments.values()
+            return self.fn(effect, *given) if self.wants_effect else self.fn(*given)
         unknown = [name for name in arguments if name not in self.parameters]
         if unknown:
             raise self._refused(f"its function takes no {', '.join(unknown)}")

@@ -51,8 +51,6 @@ class Attempts:
         self.ended_boot_ms: dict[tuple[str, str], dict[int, int]] = {}
         """When attempts of open slots ended here: `settle` counts from there."""
         self._per_run: dict[str, int] = {}
-        self._bare: dict[Call, StepAsked | ChunkAsked] = {}
-        """The calls without an intent, and what run code asked."""
         self._unheard: dict[tuple[str, str, int], tuple[Call, str, Any]] = {}
         """Outcomes that were decided and are not acknowledged: reported if the claim ends first."""
 
@@ -324,58 +322,54 @@ class Attempts:
     def start_bare(self, run_id: str, ask: StepAsked | ChunkAsked, attempt: int) -> None:
         """Run a step that changes nothing outside: its outcome is its first record."""
         owner = self.owner
-        common: dict[str, Any] = {
-            "run_id": run_id,
-            "slot": ask.slot,
-            "attempt": attempt,
-            "claim_id": owner.books.claim_id,
-            "n": NO_INTENT,
-            "effect_key": "",
-            "definition": ask.definition,
-            "timeout_ms": ask.definition.timeout_ms,
-            "clock": owner.clock,
-        }
+        definition = ask.definition
+        call = Call if isinstance(ask, StepAsked) else ChunkCall
+        started = call(
+            run_id,
+            ask.slot,
+            attempt,
+            owner.books.claim_id,
+            NO_INTENT,
+            "",
+            definition,
+            unshared(ask),
+            definition.timeout_ms,
+            owner.clock,
+            self._bare_ended,
+            ask,
+        )
+        self._add(started)
+        started.start(asyncio.get_running_loop(), owner.threads)
 
-        def ended(call: Call, kind: str, value: Any) -> None:
-            known = self.calls.get((call.run_id, call.slot, call.attempt)) is call
-            self._remove(call)
-            if known:  # else timed out or cancelled before: nothing outside depends on it
-                owner.guarded(run_id, self._record_bare, call, kind, value, ask)
-
-        call: Call
-        if isinstance(ask, ChunkAsked):
-            items: Any = decode_arguments(ask.stored)["items"]
-            call = ChunkCall(
-                items, ask.concurrency, owner.threads, arguments={}, ended=ended, **common
-            )
-        else:
-            call = Call(arguments=unshared(ask), ended=ended, **common)
-        self._add(call)
-        self._bare[call] = ask
-        call.start(asyncio.get_running_loop(), owner.threads)
+    def _bare_ended(self, call: Call, kind: str, value: Any) -> None:
+        if self._remove(call):  # else timed out or cancelled before: nothing outside depends on it
+            self.owner.guarded(call.run_id, self._record_bare, call, kind, value)
 
     def sweep(self) -> None:
         """End bare attempts behind their deadline. A timer for each would cost every step."""
         now_ms = self.owner.clock.boot_ms()
         late = [
-            call for call in self._bare if call.deadline_boot_ms <= now_ms and call.state == LOOKED
+            call
+            for call in self.calls.values()
+            if call.deadline_boot_ms <= now_ms and call.n == NO_INTENT and call.state == LOOKED
         ]
         for call in late:
-            self._bare_timed_out(call, self._bare[call])
+            self._bare_timed_out(call)
 
-    def _bare_timed_out(self, call: Call, ask: StepAsked | ChunkAsked) -> None:
+    def _bare_timed_out(self, call: Call) -> None:
         if call.ended_boot_ms is not None or self.owner.ended:
             return
         seconds = call.definition.timeout_ms / 1000
         late = TimeoutError(f"no result within {seconds:g} s")
         self._remove(call)
-        self.owner.guarded(call.run_id, self._record_bare, call, "raised", late, ask)
+        self.owner.guarded(call.run_id, self._record_bare, call, "raised", late)
         call.cancel()
 
-    def _record_bare(self, call: Call, kind: str, value: Any, ask: StepAsked | ChunkAsked) -> None:
+    def _record_bare(self, call: Call, kind: str, value: Any) -> None:
         """A step that changes nothing outside has ended: this is its first record."""
         owner = self.owner
-        if owner.ended:
+        ask = call.ask
+        if owner.ended or ask is None:
             return
         state = owner.books.states[call.run_id]
         slot = state.slots.get(call.slot)
@@ -433,16 +427,18 @@ class Attempts:
         self.calls[call.run_id, call.slot, call.attempt] = call
         self._per_run[call.run_id] = self._per_run.get(call.run_id, 0) + 1
 
-    def _remove(self, call: Call) -> None:
-        if self.calls.get((call.run_id, call.slot, call.attempt)) is not call:
-            return
-        del self.calls[call.run_id, call.slot, call.attempt]
-        self._bare.pop(call, None)
+    def _remove(self, call: Call) -> bool:
+        """Forget a call; False if it is forgotten already."""
+        name = (call.run_id, call.slot, call.attempt)
+        if self.calls.get(name) is not call:
+            return False
+        del self.calls[name]
         left = self._per_run[call.run_id] - 1
         if left:
             self._per_run[call.run_id] = left
         else:
             del self._per_run[call.run_id]
+        return True
 
     def forget(self, run_id: str, slot: str) -> None:
         """The slot has its outcome: nobody asks any more when its attempts ended."""
@@ -480,8 +476,15 @@ def read_arguments(definition: StepDef, arguments: tuple[Argument, ...]) -> dict
         return {a.name: decode_value_as(a.value, types.get(a.name)) for a in arguments}
 
 
-def unshared(ask: StepAsked) -> dict[str, object]:
-    """The arguments of a step to be called now, none of them an object that run code may change."""
+def unshared(ask: StepAsked | ChunkAsked) -> dict[str, object]:
+    """The arguments of a call to be made now, none of them an object that run code may change."""
+    if isinstance(ask, ChunkAsked):
+        return decode_arguments(ask.stored)
+    for value in ask.arguments.values():
+        if type(value) not in SCALARS:
+            break
+    else:
+        return ask.arguments
     return {
         a.name: value if type(value := ask.arguments[a.name]) in SCALARS else decode_value(a.value)
         for a in ask.stored

@@ -29,7 +29,7 @@ from refold.engine.scopes import Scope, scope_of
 from refold_projections.fold.state import Slot
 from refold_schemas.errors.base import RefoldError
 from refold_schemas.errors.run import CallRefused, ValueTooLarge
-from refold_schemas.values import Argument, Value, fingerprint
+from refold_schemas.values import Argument, Fingerprints, Value
 
 SLEEP = "sleep"
 
@@ -43,6 +43,7 @@ class Births:
 
     __slots__ = (
         "_driving",
+        "_fingerprints",
         "_steps",
         "_value_bytes_max",
         "acquired",
@@ -67,6 +68,7 @@ class Births:
         self.acquired = acquired
         self.record: Record | None = record
         self._value_bytes_max = value_bytes_max
+        self._fingerprints = Fingerprints(nonce)
         self.asks: list[Ask] = []
         self.diverged: Diverged | None = None
         self.count = 0
@@ -107,7 +109,7 @@ class Births:
                 branch.asked = StepAsked(slot, definition, arguments, mark, stored)
             if is_open:
                 self.asks.append(Unsettled(slot, definition, False, branch.asked))
-        branch.scope.slot(definition.name)
+        branch.scope.take(definition.name)
         self._wait(branch, slot, definition)
         return slot
 
@@ -158,7 +160,7 @@ class Births:
         self, definition: StepDef, lasting: dict[str, object], arguments: dict[str, object]
     ) -> bytes:
         try:
-            return fingerprint(self.nonce, definition.name, lasting)
+            return self._fingerprints.of(definition.name, lasting)
         except RefoldError:
             encode_arguments(arguments)  # refuses the same, with the argument's own name
             raise

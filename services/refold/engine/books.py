@@ -22,21 +22,21 @@ from refold_projections.fold import (
     evolve,
     stamp_of,
 )
-from refold_schemas.codec import KIND_EVENT, Codec, RecordHeader
+from refold_schemas.codec import HEADER_SIZE, KIND_EVENT, ClaimHeaders, Codec, RecordHeader
 from refold_schemas.errors import UndecodableRecord
-from refold_schemas.events import AttemptReported, RunEvent, TimerScheduled
-
-HEADER_SIZE = 50
+from refold_schemas.events import AttemptReported, TimerScheduled
 
 
 class Unacked:
     """What is queued of one run and not acknowledged yet, with the durable state before it."""
 
-    __slots__ = ("count", "durable", "waiting")
+    __slots__ = ("count", "durable", "told", "waiting")
 
     def __init__(self, durable: RunState | None) -> None:
         self.durable = durable
         self.count = 0
+        self.told = False
+        """Whether a report was folded meanwhile: the states kept with decisions are without it."""
         self.waiting: list[Callable[[], None]] = []
         """Those that wait for the decision which was queued last."""
 
@@ -70,6 +70,7 @@ class Books:
         """`guarded(run_id, function)` calls what is to be called for a run, and outlives it."""
         self.codec, self.log_clock = codec, log_clock
         self.claim_id, self.epoch = fold.position.claim_id, epoch
+        self._headers = ClaimHeaders(KIND_EVENT, self.claim_id, epoch)
         self.facts = fold.facts
         self.states = states
         """Tentative: all queued events included. Of a run with nothing queued: durable too."""
@@ -120,25 +121,23 @@ class Books:
         tail = self.tail
         if tail is None or tail.ended is not None:
             return  # the claim is over: the decision and the state it stands on are dropped
-        at_ms = self.now_ms() if at_ms is None else at_ms
+        if at_ms is None:
+            at_ms = self.now_ms()
         key = None if run_id is None else run_id.encode()
-        n = self._n_next
-        last = len(events) - 1
+        n = first = self._n_next
+        n_last = n + len(events) - 1
+        around = HEADER_SIZE + (len(key) if key else 0)
         size = BATCH_OVERHEAD
+        encode, headers, unclean = self.codec.encode, self._headers, self.facts.unclean_total
         entries: list[Entry] = []
         stamps: list[Stamp] = []
-        for i, event in enumerate(events):
-            value = self.codec.encode(event)
-            if command_next is not None and i == last:
-                self_next = command_next
-            else:
-                self_next = self.command_next
-            header = RecordHeader(KIND_EVENT, self.claim_id, self.epoch, n, at_ms, self_next)
-            packed = header.pack()
-            entries.append(Entry(key, value, packed))
-            bytes_here = len(value) + len(packed) + (len(key) if key else 0)
+        for event in events:
+            value = encode(event)
+            told = command_next if command_next is not None and n == n_last else self.command_next
+            entries.append(Entry(key, value, headers.pack(n, at_ms, told)))
+            bytes_here = len(value) + around
             size += RECORD_OVERHEAD + bytes_here
-            stamps.append(Stamp(at_ms, self.claim_id, n, bytes_here, self.facts.unclean_total))
+            stamps.append(Stamp(at_ms, self.claim_id, n, bytes_here, unclean))
             n += 1
         # As the log counts it (`log.sizes`): what it would refuse is refused here, before anything
         # changes.
@@ -147,7 +146,7 @@ class Books:
         self._n_next = n
         if command_next is not None:
             self.command_next = command_next
-        self.event_count += len(events)
+        self.event_count += n - first
         if run_id is None:
             tail.put(
                 Decision(
@@ -176,7 +175,17 @@ class Books:
         unacked.waiting = waiting
 
         def acked(offset: int) -> None:
-            self._acked(run_id, unacked, events, stamps, offset)
+            if state is not None:
+                self.marks[run_id] = Mark(offset + n_last - first, self.claim_id, n_last)
+                self.dirty[run_id] = None
+            unacked.count -= 1
+            if not unacked.count:
+                del self._unacked[run_id]
+            elif not unacked.told:
+                unacked.durable = state
+            else:
+                for event, stamp in zip(events, stamps, strict=True):
+                    unacked.durable = evolve(unacked.durable, run_id, event, stamp)
             for waits in waiting:
                 self._guarded(run_id, waits)
 
@@ -187,24 +196,6 @@ class Books:
             self._on_change(run_id)
         if state.event_count > self._events_max or state.byte_count > self._run_bytes_max:
             self._on_limit(run_id)
-
-    def _acked(
-        self,
-        run_id: str,
-        unacked: Unacked,
-        events: Sequence[RunEvent],
-        stamps: Sequence[Stamp],
-        offset: int,
-    ) -> None:
-        if run_id in self.states:
-            self.marks[run_id] = Mark(offset + len(events) - 1, self.claim_id, stamps[-1].n)
-            self.dirty[run_id] = None
-        unacked.count -= 1
-        if unacked.count:
-            for event, stamp in zip(events, stamps, strict=True):
-                unacked.durable = evolve(unacked.durable, run_id, event, stamp)
-            return
-        del self._unacked[run_id]
 
     def report(self, record: Record) -> str | None:
         """Fold an AttemptReported that stands in the log; returns the run_id if it is known."""
@@ -224,6 +215,7 @@ class Books:
         unacked = self._unacked.get(run_id)
         if unacked is not None:
             unacked.durable = evolve(unacked.durable, run_id, event, stamp)
+            unacked.told = True
         if after is not None:
             self.states[run_id] = after
             self.marks[run_id] = Mark(record.offset, header.claim_id, header.n)

@@ -11,6 +11,7 @@ from typing import Any
 
 from refold.app.definitions import StepDef
 from refold.app.effect import Effect
+from refold.engine.asks import ChunkAsked, StepAsked
 from refold.engine.clock import Clock
 
 READY, LOOKED, BARRED = "ready", "looked", "barred"
@@ -44,6 +45,7 @@ class Call:
     __slots__ = (
         "_lock",
         "arguments",
+        "ask",
         "attempt",
         "cancelled",
         "claim_id",
@@ -68,7 +70,6 @@ class Call:
 
     def __init__(
         self,
-        *,
         run_id: str,
         slot: str,
         attempt: int,
@@ -80,14 +81,14 @@ class Call:
         timeout_ms: int,
         clock: Clock,
         ended: Callable[["Call", str, Any], None],
+        ask: StepAsked | ChunkAsked | None = None,
     ) -> None:
+        """`ask` is what run code asked, of a call without an intent (`n` is NO_INTENT)."""
         self.run_id, self.slot, self.attempt = run_id, slot, attempt
         self.claim_id, self.n, self.effect_key = claim_id, n, effect_key
         self.definition, self.arguments = definition, arguments
-        self.clock, self.ended = clock, ended
+        self.clock, self.ended, self.ask = clock, ended, ask
         self.timeout_ms = timeout_ms
-        self.deadline_boot_ms = clock.boot_ms() + timeout_ms
-        self.deadline_wall_ms = clock.wall_ms() + timeout_ms
         self.state = READY
         self.task: asyncio.Future[Any] | None = None
         self.timeout_handle: asyncio.TimerHandle | None = None
@@ -96,19 +97,28 @@ class Call:
         self.reported = False
         self.loop: asyncio.AbstractEventLoop | None = None
         self.in_thread = not definition.is_async
+        self._prepare()
+        self._set_deadline()
         self._lock = threading.Lock() if self.in_thread else None
 
+    def _prepare(self) -> None:
+        """What another kind of call has different."""
+
     # ---- the one atomic state
+
+    def _set_deadline(self) -> None:
+        self.deadline_boot_ms = self.clock.boot_ms() + self.timeout_ms
+        self.deadline_wall_ms = self.clock.wall_ms() + self.timeout_ms
 
     def look(self) -> bool:
         """The last look before the effect: deadline on both clocks, and not barred.
 
         Without an intent nothing counts on a deadline: it is counted from here, not from when the
-        call began to wait for a thread.
+        call began to wait for a thread, so that it cannot be late.
         """
         if self.n == NO_INTENT:
-            self.deadline_boot_ms = self.clock.boot_ms() + self.timeout_ms
-            self.deadline_wall_ms = self.clock.wall_ms() + self.timeout_ms
+            self._set_deadline()
+            return self._move(LOOKED)
         late = (
             self.clock.boot_ms() >= self.deadline_boot_ms
             or self.clock.wall_ms() >= self.deadline_wall_ms
@@ -166,8 +176,13 @@ class Call:
         self.loop = loop
         if not self.in_thread:
             # A context of its own: a step must not see or change the engine's variables.
-            self.task = loop.create_task(self._look_and_run(), context=contextvars.Context())
-            self.task.add_done_callback(self._task_done)
+            context = contextvars.Context()
+            if self.n == NO_INTENT:
+                work = self._run_and_end(contextvars.copy_context())
+                self.task = loop.create_task(work, context=context)
+            else:
+                self.task = loop.create_task(self._look_and_run(), context=context)
+                self.task.add_done_callback(self._task_done)
         else:
             self.task = asyncio.ensure_future(
                 loop.run_in_executor(threads, self._run_in_thread), loop=loop
@@ -179,15 +194,32 @@ class Call:
         if not self.look():
             return _EXPIRED
         try:
-            return await self._run()
+            result = self._run()
+            return await result if inspect.isawaitable(result) else result
         except EXITS as error:  # out of a task they would end the process, not the step
             return _Raised(error)
 
-    async def _run(self) -> Any:
-        result = self.definition.invoke(self._told(), self.arguments)
-        if inspect.isawaitable(result):
-            return await result
-        return result
+    async def _run_and_end(self, engine: contextvars.Context) -> None:
+        """A call without an intent tells its end itself, in the engine's own context.
+
+        One that is cancelled before its turn tells nothing: nothing outside depends on it.
+        """
+        if not self.look():
+            return
+        kind = "raised"
+        value: Any
+        try:
+            value = self._run()
+            if inspect.isawaitable(value):
+                value = await value
+            kind = "returned"
+        except BaseException as error:  # exit signals too: they end the step, not the process
+            value = error
+        engine.run(self._end, kind, value)
+
+    def _run(self) -> Any:
+        """What the step function returns: of an async one, what is to be awaited."""
+        return self.definition.invoke(self._told(), self.arguments)
 
     def _run_in_thread(self) -> tuple[str, Any]:
         if not self.look():
@@ -243,22 +275,28 @@ class ChunkCall(Call):
     Returns the results in item order; the first exception cancels the others and is the chunk's.
     """
 
-    __slots__ = ("concurrency", "items", "threads")
+    __slots__ = ("_threads",)
 
-    def __init__(
-        self,
-        items: list[dict[str, object]],
-        concurrency: int,
-        threads: Executor | None,
-        **call: Any,
-    ) -> None:
-        waves = max(1, -(-len(items) // concurrency))  # the timeout is that of one item
-        super().__init__(**{**call, "timeout_ms": call["timeout_ms"] * waves})
-        self.items, self.concurrency, self.threads = items, concurrency, threads
+    def _prepare(self) -> None:
+        waves = max(1, -(-len(self._items) // self._concurrency))  # the timeout is that of one item
+        self.timeout_ms *= waves
         self.in_thread = False
 
+    @property
+    def _items(self) -> Any:
+        return self.arguments["items"]
+
+    @property
+    def _concurrency(self) -> int:
+        return self.ask.concurrency if isinstance(self.ask, ChunkAsked) else 1
+
+    def start(self, loop: asyncio.AbstractEventLoop, threads: Executor | None) -> None:
+        """As any call; the items of a function that is not async run in `threads`."""
+        self._threads = threads
+        super().start(loop, threads)
+
     async def _run(self) -> Any:
-        gate = asyncio.Semaphore(self.concurrency)
+        gate = asyncio.Semaphore(self._concurrency)
         loop = asyncio.get_running_loop()
 
         item_s = self.definition.timeout_ms / 1000
@@ -272,7 +310,7 @@ class ChunkCall(Call):
         async def one(item: dict[str, object]) -> Any:
             async with gate:
                 if not self.definition.is_async:
-                    return await loop.run_in_executor(self.threads, in_thread, item)
+                    return await loop.run_in_executor(self._threads, in_thread, item)
                 try:
                     async with asyncio.timeout(item_s):
                         result = self.definition.invoke(self._told(), item)
@@ -280,7 +318,7 @@ class ChunkCall(Call):
                 except EXITS as error:
                     return _Raised(error)
 
-        tasks = [loop.create_task(one(item)) for item in self.items]
+        tasks = [loop.create_task(one(item)) for item in self._items]
         try:
             results = await asyncio.gather(*tasks)
         finally:

@@ -275,6 +275,12 @@ def intend(
 
 def kept_arguments(arguments: Sequence[Argument]) -> tuple[Argument, ...]:
     """Arguments as a step without an intent records them: each over 16 KiB as a digest."""
+    for argument in arguments:
+        body = argument.value.body
+        if body is not None and len(body) > DIGEST_OVER_BYTES:
+            break
+    else:
+        return tuple(arguments)
     return tuple(
         Argument(a.name, digest_value(a.value))
         if a.value.body is not None and len(a.value.body) > DIGEST_OVER_BYTES

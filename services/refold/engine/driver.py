@@ -44,10 +44,21 @@ if TYPE_CHECKING:
 class Actor:
     """A run that something is going on with. Idle runs have none: only their state is kept."""
 
-    __slots__ = ("asked", "expired", "idle_since_ms", "lookups", "run_id", "session", "warned")
+    __slots__ = (
+        "asked",
+        "expired",
+        "idle_since_ms",
+        "lookups",
+        "run_id",
+        "session",
+        "waits_for_log",
+        "warned",
+    )
 
-    def __init__(self, run_id: str) -> None:
+    def __init__(self, run_id: str, *, waits_for_log: bool) -> None:
         self.run_id = run_id
+        self.waits_for_log = waits_for_log
+        """Whether its code is given outcomes only once they are durable."""
         self.session: Session | None = None
         self.asked: dict[str, StepAsked | ChunkAsked] = {}
         """What run code asked of slots that have no outcome yet."""
@@ -66,6 +77,8 @@ class Driver:
         self.actors: dict[str, Actor] = {}
         self._queue: deque[str] = deque()
         self._alone: str | None = None
+        self._events_warned = owner.settings.events_max // 5
+        self._bytes_warned = owner.settings.run_bytes_max // 5
 
     # ---- activation
 
@@ -179,8 +192,9 @@ class Driver:
         """The run's actor, made if there is none."""
         actor = self.actors.get(run_id)
         if actor is None:
-            actor = self.actors[run_id] = Actor(run_id)
             self.owner.books.unpack(run_id)
+            state = self.owner.books.states[run_id]
+            actor = self.actors[run_id] = Actor(run_id, waits_for_log=self.waits_for_log(state))
         return actor
 
     def drop(self, run_id: str) -> None:
@@ -221,7 +235,7 @@ class Driver:
             if owner.ended:
                 return
             try:
-                if isinstance(ask, StepAsked | ChunkAsked):
+                if isinstance(ask, (StepAsked, ChunkAsked)):
                     self._step_asked(actor, ask)
                 elif isinstance(ask, Unsettled):
                     again = ask.ask or self._from_record(run_id, ask)
@@ -348,7 +362,11 @@ class Driver:
         """Park a run that is over its limit, warn once at a fifth of it. Its end has no limit."""
         state = self.owner.books.states.get(run_id)
         settings = self.owner.settings
-        if state is None or state.ended is not None or state.parked is not None:
+        if state is None or (
+            state.event_count <= self._events_warned and state.byte_count <= self._bytes_warned
+        ):
+            return
+        if state.ended is not None or state.parked is not None:
             return
         actor = self.actors.get(run_id)
         if state.event_count > settings.events_max or state.byte_count > settings.run_bytes_max:
@@ -360,14 +378,7 @@ class Driver:
                 f"{state.event_count:,} events and {state.byte_count:,} bytes; "
                 f"{settings.events_max:,} and {settings.run_bytes_max:,} are allowed",
             )
-        elif (
-            actor is not None
-            and not actor.warned
-            and (
-                state.event_count > settings.events_max // 5
-                or state.byte_count > settings.run_bytes_max // 5
-            )
-        ):
+        elif actor is not None and not actor.warned:
             actor.warned = True
             self.owner.warn(
                 "R017",
@@ -388,12 +399,12 @@ class Driver:
         if actor is None or owner.ended:
             return
         session = actor.session
+        if session is not None and actor.waits_for_log and not durable:
+            return
         state = owner.books.states[run_id]
         if session is None:
             if state.cancel is not None:
                 self.cancelling(actor)
-            return
-        if not durable and self.waits_for_log(state):
             return
         outcome = state.slots[slot].outcome
         if outcome is None:
@@ -419,16 +430,13 @@ class Driver:
 
     def then_deliver(self, run_id: str, slot: str) -> Callable[[], None] | None:
         """What to do when an outcome's event is acknowledged: nothing, or deliver it now."""
-        state = self.owner.books.states[run_id]
-        if self._alone is None and not self.waits_for_log(state):
-            return None
+        if self.waits_for_log(self.owner.books.states[run_id]):
+            return partial(self._deliver_durable, run_id, slot)
+        return None if self._alone is None else partial(self.progressed, run_id)
 
-        def then() -> None:
-            if self.waits_for_log(state):
-                self.outcome_recorded(run_id, slot, durable=True)
-            self.progressed(run_id)
-
-        return then
+    def _deliver_durable(self, run_id: str, slot: str) -> None:
+        self.outcome_recorded(run_id, slot, durable=True)
+        self.progressed(run_id)
 
     # ---- cancelling
 

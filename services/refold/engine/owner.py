@@ -105,7 +105,9 @@ class PartitionOwner:
         self.attempts = Attempts(self)
         self.settling = Settling(self)
         self.intake = Intake(self)
-        self._on_event, self._on_running, self._on_overdue = on_event, on_running, on_overdue
+        self._on_event, self._on_overdue = on_event, on_overdue
+        self.running = on_running
+        """Name the run whose code is running, for the watchdog; None: nobody's."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._done = asyncio.Event()
         self._told: set[str] = set()
@@ -495,10 +497,6 @@ class PartitionOwner:
         why.__cause__ = error
         if hasattr(self, "tail"):
             self.tail.end(why)
-
-    def running(self, run_id: str | None) -> None:
-        """Name the run whose code is running, for the watchdog; None: nobody's."""
-        self._on_running(run_id)
 
     # ---- what others may see: durable state only
 

@@ -30,14 +30,18 @@ class Scope:
 
     def slot(self, name: str) -> str:
         """The next slot of this name: its occurrence counts from 1, in program order."""
-        self.births += 1
-        count = self._counts.get(name, 0) + 1
-        self._counts[name] = count
-        return f"{self._prefix}{name}#{count}"
+        slot = self.peek(name)
+        self.take(name)
+        return slot
 
     def peek(self, name: str) -> str:
         """The slot that `slot` would give; a call that is refused takes none."""
         return f"{self._prefix}{name}#{self._counts.get(name, 0) + 1}"
+
+    def take(self, name: str) -> None:
+        """Take the slot that `peek` gave."""
+        self.births += 1
+        self._counts[name] = self._counts.get(name, 0) + 1
 
     def uuid(self, nonce: bytes) -> UUID:
         """The next UUID of this scope."""

@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
@@ -201,6 +202,12 @@ class _Stream:
             _post(waiter, _resolve)
 
 
+@lru_cache
+def _topic_ids(namespace: str, incarnation: int) -> tuple[str, ...]:
+    names = (f"{namespace}/{topic.value}/{incarnation}" for topic in Topic)
+    return tuple(str(uuid.uuid5(uuid.NAMESPACE_URL, name)) for name in names)
+
+
 class MemoryBroker:
     """The store behind the handles of one namespace: it lives on when a process is killed.
 
@@ -252,12 +259,7 @@ class MemoryBroker:
     @property
     def facts(self) -> LogFacts:
         """The facts every handle shows. Topic ids follow from name and incarnation, not chance."""
-        ids = tuple(
-            str(
-                uuid.uuid5(uuid.NAMESPACE_URL, f"{self.namespace}/{topic.value}/{self.incarnation}")
-            )
-            for topic in Topic
-        )
+        ids = _topic_ids(self.namespace, self.incarnation)
         return LogFacts(self.namespace, self.partition_count, ids, self.batch_size_max)
 
     def stream(self, topic: Topic, partition: int) -> _Stream:

@@ -11,7 +11,7 @@ import sqlite3
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -137,9 +137,11 @@ class SqliteLog:
         self._poll_timer: asyncio.TimerHandle | None = None
         self._poll_ms = POLL_MS_MIN
         self._data_version = -1
+        self._alone_until = 0.0
         # The writer's own: touched on its thread only.
         self._extents: dict[Stream, Extent] = {}
         self._writer_version = -1
+        self._alone = False
         self._watch: FileWatch | None = None
         self._owners: dict[str, int] = {}
 
@@ -403,6 +405,10 @@ class SqliteLog:
         self._poll_timer = None
         if not self._waiters or self._reader is None:
             return
+        loop = self._loop_of()
+        if loop.time() < self._alone_until:  # our writer has looked, at no price
+            self._poll_timer = loop.call_later(POLL_MS_MIN / 1000, self._poll)
+            return
         try:
             (version,) = self._reader.execute("PRAGMA data_version").fetchone()
             changed = version != self._data_version
@@ -416,10 +422,13 @@ class SqliteLog:
             return
         self._poll_ms = POLL_MS_MIN if changed else min(POLL_MS_MAX, self._poll_ms * 1.5)
         if self._waiters:
-            self._poll_timer = self._loop_of().call_later(self._poll_ms / 1000, self._poll)
+            self._poll_timer = loop.call_later(self._poll_ms / 1000, self._poll)
 
-    def _wake(self) -> None:
+    def _wake(self, streams: Container[Stream] | None = None) -> None:
+        """Wake those whose record is there, of `streams` only where it is known which grew."""
         for waiter, (stream, offset) in list(self._waiters.items()):
+            if streams is not None and stream not in streams:
+                continue
             if not waiter.done() and self._is_there(stream, offset):
                 waiter.set_result(True)
 
@@ -428,15 +437,19 @@ class SqliteLog:
             if not waiter.done():
                 waiter.set_result(True)
 
-    def _wake_soon(self) -> None:
-        """A commit of this process: look at once."""
+    def _wake_soon(self, streams: Container[Stream]) -> None:
+        """A commit of this process, into `streams`: look at once."""
         if self._waiters and self._reader is not None:
             try:
-                self._wake()
+                self._wake(streams)
             except LogUnavailable:
                 self._wake_all()
 
-    def _settle(self, outcomes: Sequence[_Outcome]) -> None:
+    def _settle(
+        self, outcomes: Sequence[_Outcome], streams: Container[Stream], alone: bool
+    ) -> None:
+        if alone:
+            self._alone_until = self._loop_of().time() + POLL_MS_MIN / 1000
         for answer, result, error in outcomes:
             if answer.done():
                 continue
@@ -444,7 +457,7 @@ class SqliteLog:
                 answer.set_result(result)
             else:
                 answer.set_exception(error)
-        self._wake_soon()
+        self._wake_soon(streams)
 
     # The writer thread
 
@@ -452,9 +465,9 @@ class SqliteLog:
         try:
             connection, made = self._prepare(create)
         except BaseException as error:
-            self._tell([(opened, None, error)], wake_others=False)
+            self._tell([(opened, None, error)])
             return
-        self._tell([(opened, made, None)], wake_others=False)
+        self._tell([(opened, made, None)])
         stop: _Stop | None = None
         failure: Exception | None = None
         try:
@@ -465,7 +478,7 @@ class SqliteLog:
             with contextlib.suppress(sqlite3.Error):
                 connection.close()
         if stop is not None:
-            self._tell([(stop.answer, None, None)], wake_others=False)
+            self._tell([(stop.answer, None, None)])
         elif failure is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended, nobody waits
                 self._loop_of().call_soon_threadsafe(self._give_out, failure)
@@ -497,11 +510,11 @@ class SqliteLog:
                     work = self._queue.get_nowait()
             except queue.Empty:
                 pass
-            if appends and not self._tell(self._commit(connection, appends), wake_others=True):
-                return None
-            if isinstance(other, _Job) and not self._tell(
-                [self._perform(connection, other)], wake_others=False
-            ):
+            if appends:
+                grown = {append.stream for append in appends}
+                if not self._tell(self._commit(connection, appends), grown):
+                    return None
+            if isinstance(other, _Job) and not self._tell([self._perform(connection, other)]):
                 return None
             if self._heartbeat_in() == 0:
                 if self._loop_of().is_closed():
@@ -522,20 +535,24 @@ class SqliteLog:
                             )
                 return other
 
-    def _tell(self, outcomes: Sequence[_Outcome], *, wake_others: bool) -> bool:
-        """Hand outcomes to the loop. False if there is no loop any more: its process part ended."""
+    def _tell(self, outcomes: Sequence[_Outcome], grown: Collection[Stream] = ()) -> bool:
+        """Hand outcomes to the loop; wake whoever waits in this process for what has `grown`.
+
+        False if there is no loop any more: its process part ended.
+        """
         try:
-            self._loop_of().call_soon_threadsafe(self._settle, outcomes)
+            alone, self._alone = self._alone, False
+            self._loop_of().call_soon_threadsafe(self._settle, outcomes, grown, alone)
         except RuntimeError:
             return False
-        if wake_others:
+        if grown:
             with _siblings_lock:
                 others = [s for s in _siblings.get(str(self._place.path), ()) if s is not self]
             for other in others:
                 if other._waiters and other._loop is not None:
                     # Its loop may have ended meanwhile; then nobody waits there.
                     with contextlib.suppress(RuntimeError):
-                        other._loop.call_soon_threadsafe(other._wake_soon)
+                        other._loop.call_soon_threadsafe(other._wake_soon, grown)
         return True
 
     def _prepare(self, create: bool) -> tuple[sqlite3.Connection, bool]:
@@ -694,7 +711,8 @@ class SqliteLog:
     def _known_extents(self, connection: sqlite3.Connection) -> dict[Stream, Extent]:
         """Extents as far as this thread knows them: none if another one has committed."""
         (version,) = connection.execute("PRAGMA data_version").fetchone()
-        if version != self._writer_version:
+        self._alone = version == self._writer_version
+        if not self._alone:
             self._writer_version = version
             return {}
         return dict(self._extents)
