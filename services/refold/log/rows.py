@@ -41,8 +41,29 @@ def _number(out: bytearray, number: int) -> None:
     out.append(number)
 
 
+def _numbers(out: bytearray, numbers: Sequence[int]) -> None:
+    """Several numbers, of which nearly all take one byte or two."""
+    if max(numbers) < 0x80:
+        out += bytes(numbers)
+        return
+    append = out.append
+    for number in numbers:
+        if number < 0x80:
+            append(number)
+        elif number < 0x4000:
+            append(number & 0x7F | 0x80)
+            append(number >> 7)
+        else:
+            _number(out, number)
+
+
 def pack(entries: Sequence[Entry]) -> tuple[int, bytes]:
     """Format and payload of a batch; `seal` makes the blob once the row's place is known."""
+    return squeeze(frame(entries))
+
+
+def frame(entries: Sequence[Entry]) -> bytes:
+    """The plain payload of a batch."""
     out = bytearray()
     keys: dict[bytes | None, int] = {}
     indexes = [keys.setdefault(entry.key, len(keys)) for entry in entries]
@@ -54,8 +75,7 @@ def pack(entries: Sequence[Entry]) -> tuple[int, bytes]:
             _number(out, len(key) + 1)
             out += key
     if len(keys) > 1:
-        for index in indexes:
-            _number(out, index)
+        _numbers(out, indexes)
     headers = [entry.header for entry in entries]
     sizes = {None if header is None else len(header) for header in headers}
     size = sizes.pop()
@@ -66,8 +86,7 @@ def pack(entries: Sequence[Entry]) -> tuple[int, bytes]:
             _number(out, 0 if header is None else len(header) + 1)
     else:
         _number(out, 0 if size is None else size + 1)
-    for entry in entries:
-        _number(out, 0 if entry.value is None else len(entry.value) + 1)
+    _numbers(out, [0 if entry.value is None else len(entry.value) + 1 for entry in entries])
     joined = b"".join(header for header in headers if header is not None)
     if mixed or not size or len(entries) == 1:
         out += joined
@@ -75,7 +94,11 @@ def pack(entries: Sequence[Entry]) -> tuple[int, bytes]:
         for at in range(size):
             out += joined[at::size]
     out += b"".join(entry.value for entry in entries if entry.value is not None)
-    payload = bytes(out)
+    return bytes(out)
+
+
+def squeeze(payload: bytes) -> tuple[int, bytes]:
+    """The payload as it is kept, with its format: compressed where that makes it shorter."""
     if len(payload) >= _COMPRESS_FROM:
         compressed = zlib.compress(payload, 1)
         if len(compressed) < len(payload):

@@ -19,7 +19,7 @@ from weakref import WeakSet
 
 from refold.log.port import Ack, Entry, LogFacts, Record, Suggestion, Topic
 from refold.log.processes import boot_ms
-from refold.log.rows import pack
+from refold.log.rows import frame, squeeze
 from refold.log.sizes import BATCH_SIZE_MAX, check_batch
 from refold.log.sqlite_file import (
     NONSENSE,
@@ -36,8 +36,10 @@ from refold.log.sqlite_store import (
     Packed,
     Stream,
     extent_of,
+    prepare_to_store,
     read_records,
     store,
+    store_one,
     trim,
 )
 from refold.log.sqlite_watch import FileWatch
@@ -56,7 +58,7 @@ LEASE_MS = 5_000
 """How long an owner whose process has stopped keeps its partitions."""
 LOCK_TIMEOUT_MS = 5_000
 """How long a commit waits for another process that has the file locked."""
-POLL_MS_MIN, POLL_MS_MAX = 2.0, 25.0
+POLL_MS_MIN, POLL_MS_MAX = 2.0, 10.0
 """How often a waiter looks whether another process has committed: soon, then less and less."""
 GROUP_SIZE_MAX = 8 << 20
 """Bytes after which a transaction takes no further batch."""
@@ -72,6 +74,7 @@ class _Append(NamedTuple):
 
     stream: Stream
     entries: tuple[Entry, ...]
+    frames: list[bytes]
     size: int
     answer: "asyncio.Future[Ack]"
 
@@ -141,6 +144,7 @@ class SqliteLog:
         # The writer's own: touched on its thread only.
         self._extents: dict[Stream, Extent] = {}
         self._writer_version = -1
+        self._looked_boot_ms = 0
         self._alone = False
         self._watch: FileWatch | None = None
         self._owners: dict[str, int] = {}
@@ -245,10 +249,13 @@ class SqliteLog:
                 next="wait for their answers before appending more",
                 stored=False,
             )
+        # Made here, not on the writer's thread: the two would take the interpreter from each other.
+        one_by_one = topic is Topic.SNAPSHOTS
+        frames = [frame([entry]) for entry in batch] if one_by_one else [frame(batch)]
         answer: asyncio.Future[Ack] = self._loop_of().create_future()
         self._under_way[answer] = stream
         try:
-            self._queue.put(_Append(stream, batch, size, answer))
+            self._queue.put(_Append(stream, batch, frames, size, answer))
             return await answer
         finally:
             del self._under_way[answer]
@@ -449,7 +456,7 @@ class SqliteLog:
         self, outcomes: Sequence[_Outcome], streams: Container[Stream], alone: bool
     ) -> None:
         if alone:
-            self._alone_until = self._loop_of().time() + POLL_MS_MIN / 1000
+            self._alone_until = self._loop_of().time() + 2 * POLL_MS_MIN / 1000
         for answer, result, error in outcomes:
             if answer.done():
                 continue
@@ -571,6 +578,7 @@ class SqliteLog:
             reader.execute("PRAGMA query_only = ON")
             (self._data_version,) = reader.execute("PRAGMA data_version").fetchone()
             self._watch = FileWatch(place.path)
+            prepare_to_store(connection)
         except BaseException as error:
             for opened in (reader, connection):
                 if opened is not None:
@@ -668,24 +676,12 @@ class SqliteLog:
 
     def _commit(self, connection: sqlite3.Connection, appends: Sequence[_Append]) -> list[_Outcome]:
         """Store the batches in one transaction: one fsync for all."""
-        refused: list[_Outcome] = []
-        sound: list[_Append] = []
-        batches: list[Packed] = []
-        for append in appends:
-            try:
-                if append.stream.topic is Topic.SNAPSHOTS:
-                    payloads = [pack([entry]) for entry in append.entries]
-                else:
-                    payloads = [pack(append.entries)]
-            except Exception as error:  # not bytes, say: its neighbours are stored all the same
-                refused.append((append.answer, None, error))
-                continue
-            sound.append(append)
-            batches.append(Packed(append.stream, append.entries, payloads))
-        if batches:
-            answers = zip(sound, self._commit_packed(connection, batches), strict=True)
-            refused.extend((append.answer, *outcome) for append, outcome in answers)
-        return refused
+        batches = [
+            Packed(append.stream, append.entries, [squeeze(payload) for payload in append.frames])
+            for append in appends
+        ]
+        answers = zip(appends, self._commit_packed(connection, batches), strict=True)
+        return [(append.answer, *outcome) for append, outcome in answers]
 
     def _commit_packed(
         self, connection: sqlite3.Connection, batches: Sequence[Packed]
@@ -693,6 +689,22 @@ class SqliteLog:
         committing = False
         if self._lost_before and (lost := self._lost(connection, stored=False)):
             return [(None, lost) for _ in batches]
+        stream = batches[0].stream
+        known = self._extents.get(stream)
+        if len(batches) == 1 and known is not None and stream.topic is not Topic.SNAPSHOTS:
+            try:
+                after = store_one(connection, batches[0], known, self._now_ms())
+                if after is not None:
+                    self._look_for_others(connection)
+            except (sqlite3.Error, *NONSENSE) as error:
+                _undo(connection)
+                self._extents = {}
+                return [(None, self._error_of(error, committing=True))]
+            if after is not None:
+                self._extents[stream] = after
+                if lost := self._lost(connection):
+                    return [(None, lost)]
+                return [(Ack(known.end, after.append_ms), None)]
         try:
             connection.execute("BEGIN IMMEDIATE")
             extents = self._known_extents(connection)
@@ -710,12 +722,24 @@ class SqliteLog:
 
     def _known_extents(self, connection: sqlite3.Connection) -> dict[Stream, Extent]:
         """Extents as far as this thread knows them: none if another one has committed."""
+        self._looked_boot_ms = 0
+        self._look_for_others(connection)
+        return dict(self._extents)
+
+    def _look_for_others(self, connection: sqlite3.Connection) -> None:
+        """Whether another process has committed, which spares the loop to ask; not at each append.
+
+        A connection's own commits do not change its `data_version`, those of all others do.
+        """
+        now_ms = boot_ms()
+        if now_ms - self._looked_boot_ms < POLL_MS_MIN:
+            return
+        self._looked_boot_ms = now_ms
         (version,) = connection.execute("PRAGMA data_version").fetchone()
         self._alone = version == self._writer_version
         if not self._alone:
             self._writer_version = version
-            return {}
-        return dict(self._extents)
+            self._extents = {}
 
     @property
     def _lost_before(self) -> bool:

@@ -244,6 +244,40 @@ def store(
     return acks
 
 
+def prepare_to_store(connection: sqlite3.Connection) -> None:
+    """Let a row that this connection writes move the end of its stream, for `store_one`."""
+    connection.execute(
+        "CREATE TEMP TRIGGER moves_the_end AFTER INSERT ON main.batches BEGIN"
+        " UPDATE streams SET next_offset = NEW.position + NEW.record_count - (stream << 44),"
+        " readable_offset = NEW.position + NEW.record_count - (stream << 44),"
+        " append_ms = NEW.append_ms WHERE stream = NEW.position >> 44; END"
+    )
+
+
+def store_one(
+    connection: sqlite3.Connection, batch: Packed, extent: Extent, now_ms: int
+) -> Extent | None:
+    """Store a batch behind `extent` in one statement, a transaction of its own: the extent then.
+
+    None, with nothing stored, if the stream does not end there: another process has appended.
+    Each statement gives the interpreter away and has to get it back from a busy engine, so their
+    number is what an append costs there.
+    """
+    stream, entries, payloads = batch
+    append_ms = max(now_ms, extent.append_ms)
+    count, position = len(entries), stream.first + extent.end
+    body = seal(*payloads[0], position=position, record_count=count, append_ms=append_ms)
+    stored = connection.execute(
+        "INSERT INTO batches SELECT ?, ?, ?, ? FROM streams WHERE stream = ?"
+        " AND next_offset = ? AND readable_offset = ? AND append_ms = ?",
+        (position, count, append_ms, body, stream.number, *extent[1:]),
+    )
+    if stored.rowcount != 1:
+        return None
+    end = extent.end + count
+    return Extent(extent.start, end, end, append_ms)
+
+
 def _store_latest(
     connection: sqlite3.Connection,
     stream: Stream,

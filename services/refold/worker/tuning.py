@@ -3,7 +3,7 @@
 import gc
 import sys
 
-GC_THRESHOLD = 50_000
+GC_THRESHOLD = 200_000
 SWITCH_INTERVAL_S = 0.0005
 
 
@@ -15,5 +15,5 @@ def tune_process() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(GC_THRESHOLD, 20, 50)
+    gc.set_threshold(GC_THRESHOLD, 20, 20)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
