@@ -14,6 +14,7 @@ from refold.engine.decide import NoIntent, StepTerms
 from refold.engine.model_use import read_model_use
 from refold.engine.raised_at import encode_raised, raised_at
 from refold.engine.session import ChunkAsked, StepAsked
+from refold.engine.shared_tasks import SharedTasks
 from refold.engine.shown import short_repr
 from refold_projections.fold import OPEN, Slot
 from refold_schemas.errors import CallRefused, RefoldError, ValueRefused
@@ -51,6 +52,7 @@ class Attempts:
         self.ended_boot_ms: dict[tuple[str, str], dict[int, int]] = {}
         """When attempts of open slots ended here: `settle` counts from there."""
         self._per_run: dict[str, int] = {}
+        self._shared = SharedTasks()
         self._unheard: dict[tuple[str, str, int], tuple[Call, str, Any]] = {}
         """Outcomes that were decided and are not acknowledged: reported if the claim ends first."""
 
@@ -339,7 +341,12 @@ class Attempts:
             ask,
         )
         self._add(started)
-        started.start(asyncio.get_running_loop(), owner.threads)
+        if isinstance(started, ChunkCall):
+            started.threads = owner.threads
+        if started.in_thread:
+            started.start(asyncio.get_running_loop(), owner.threads)
+        else:
+            self._shared.add(started)
 
     def _bare_ended(self, call: Call, kind: str, value: Any) -> None:
         if self._remove(call):  # else timed out or cancelled before: nothing outside depends on it

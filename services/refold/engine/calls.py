@@ -133,7 +133,7 @@ class Call:
         """End a call that has not looked: it never started. False if it has looked."""
         barred = self.bar()
         if barred:
-            self._end("expired", None)
+            self.end("expired", None)
         return barred
 
     def _move(self, to: str) -> bool:
@@ -176,13 +176,8 @@ class Call:
         self.loop = loop
         if not self.in_thread:
             # A context of its own: a step must not see or change the engine's variables.
-            context = contextvars.Context()
-            if self.n == NO_INTENT:
-                work = self._run_and_end(contextvars.copy_context())
-                self.task = loop.create_task(work, context=context)
-            else:
-                self.task = loop.create_task(self._look_and_run(), context=context)
-                self.task.add_done_callback(self._task_done)
+            self.task = loop.create_task(self._look_and_run(), context=contextvars.Context())
+            self.task.add_done_callback(self._task_done)
         else:
             self.task = asyncio.ensure_future(
                 loop.run_in_executor(threads, self._run_in_thread), loop=loop
@@ -194,32 +189,14 @@ class Call:
         if not self.look():
             return _EXPIRED
         try:
-            result = self._run()
-            return await result if inspect.isawaitable(result) else result
+            return await self.step()
         except EXITS as error:  # out of a task they would end the process, not the step
             return _Raised(error)
 
-    async def _run_and_end(self, engine: contextvars.Context) -> None:
-        """A call without an intent tells its end itself, in the engine's own context.
-
-        One that is cancelled before its turn tells nothing: nothing outside depends on it.
-        """
-        if not self.look():
-            return
-        kind = "raised"
-        value: Any
-        try:
-            value = self._run()
-            if inspect.isawaitable(value):
-                value = await value
-            kind = "returned"
-        except BaseException as error:  # exit signals too: they end the step, not the process
-            value = error
-        engine.run(self._end, kind, value)
-
-    def _run(self) -> Any:
-        """What the step function returns: of an async one, what is to be awaited."""
-        return self.definition.invoke(self._told(), self.arguments)
+    async def step(self) -> Any:
+        """Call the step function and await what it gives, if it is to be awaited."""
+        result = self.definition.invoke(self._told(), self.arguments)
+        return await result if inspect.isawaitable(result) else result
 
     def _run_in_thread(self) -> tuple[str, Any]:
         if not self.look():
@@ -234,26 +211,27 @@ class Call:
     def _task_done(self, task: "asyncio.Future[Any]") -> None:
         if task.cancelled():
             if self.bar():  # before it had its first turn
-                self._end("expired", None)
+                self.end("expired", None)
                 return
-            self._end("raised", asyncio.CancelledError("the attempt was cancelled"))
+            self.end("raised", asyncio.CancelledError("the attempt was cancelled"))
             return
         error = task.exception()
         if error is not None:
-            self._end("raised", error)
+            self.end("raised", error)
         elif not self.in_thread:
             result = task.result()
             if result is _EXPIRED:
-                self._end("expired", None)
+                self.end("expired", None)
             elif type(result) is _Raised:
-                self._end("raised", result.error)
+                self.end("raised", result.error)
             else:
-                self._end("returned", result)
+                self.end("returned", result)
         else:
             kind, value = task.result()
-            self._end(kind, value)
+            self.end(kind, value)
 
-    def _end(self, kind: str, value: Any) -> None:
+    def end(self, kind: str, value: Any) -> None:
+        """The call has ended; told once, whoever hears of it first."""
         if self.ended_boot_ms is not None:
             return
         self.ended_boot_ms = self.clock.boot_ms()
@@ -265,7 +243,9 @@ class Call:
     def cancel(self) -> None:
         """Tell the step that nobody waits any more. A thread is only told through `fx.check()`."""
         self.cancelled = True
-        if self.task is not None and not self.in_thread and not self.task.done():
+        if self.task is None:
+            self.bar()  # not begun: it tells nothing
+        elif not self.in_thread and not self.task.done():
             self.task.cancel()
 
 
@@ -275,7 +255,9 @@ class ChunkCall(Call):
     Returns the results in item order; the first exception cancels the others and is the chunk's.
     """
 
-    __slots__ = ("_threads",)
+    __slots__ = ("threads",)
+    threads: Executor | None
+    """For the items of a function that is not async."""
 
     def _prepare(self) -> None:
         waves = max(1, -(-len(self._items) // self._concurrency))  # the timeout is that of one item
@@ -290,12 +272,8 @@ class ChunkCall(Call):
     def _concurrency(self) -> int:
         return self.ask.concurrency if isinstance(self.ask, ChunkAsked) else 1
 
-    def start(self, loop: asyncio.AbstractEventLoop, threads: Executor | None) -> None:
-        """As any call; the items of a function that is not async run in `threads`."""
-        self._threads = threads
-        super().start(loop, threads)
-
-    async def _run(self) -> Any:
+    async def step(self) -> Any:
+        """Call it for each item."""
         gate = asyncio.Semaphore(self._concurrency)
         loop = asyncio.get_running_loop()
 
@@ -310,7 +288,7 @@ class ChunkCall(Call):
         async def one(item: dict[str, object]) -> Any:
             async with gate:
                 if not self.definition.is_async:
-                    return await loop.run_in_executor(self._threads, in_thread, item)
+                    return await loop.run_in_executor(self.threads, in_thread, item)
                 try:
                     async with asyncio.timeout(item_s):
                         result = self.definition.invoke(self._told(), item)
