@@ -50,6 +50,11 @@ from refold_schemas.events import (
 )
 from refold_schemas.values import ErrorInfo
 
+_tuple = tuple.__new__
+"""Makes a NamedTuple without the Python function that its own call goes through."""
+_NO_INTENT = tuple(Slot._field_defaults.values())[3:-1]
+"""From `effect_key` on, without the outcome: what a slot without an intent has there."""
+
 
 def evolve(state: RunState | None, run_id: str, event: RunEvent, stamp: Stamp) -> RunState | None:
     """The state after `event`; None while the run does not exist.
@@ -202,23 +207,29 @@ def _with_outcome(state: RunState, slot: Slot, outcome: Outcome, **changes: Any)
 
 def _result(state: RunState, event: StepCompleted, stamp: Stamp) -> Outcome:
     if event.unrecordable is None:
-        return Outcome("ok", state.order_next, stamp.at_ms, event.result)
+        ok = ("ok", state.order_next, stamp.at_ms, event.result, None, None)
+        return _tuple(Outcome, ok)
     return Outcome("unrecordable", state.order_next, stamp.at_ms, None, None, event.unrecordable)
 
 
 def _completed_at_once(state: RunState, event: StepCompleted, step: str, stamp: Stamp) -> RunState:
     """The hot path, whole: a step without an intent, at its first try."""
-    slot = Slot(
-        event.slot,
-        step,
-        state.born_next,
-        "",
-        event.fingerprint or b"",
-        event.arguments or (),
-        outcome=_result(state, event, stamp),
+    slot = _tuple(
+        Slot,
+        (
+            event.slot,
+            step,
+            state.born_next,
+            "",
+            event.fingerprint or b"",
+            event.arguments or (),
+            *_NO_INTENT,
+            _result(state, event, stamp),
+        ),
     )
     (*cold, slots, open_slots, born, order, _, count, size, _) = state
-    return RunState._make(
+    return _tuple(
+        RunState,
         (
             *cold,
             slots.set(event.slot, slot),
@@ -229,7 +240,7 @@ def _completed_at_once(state: RunState, event: StepCompleted, step: str, stamp: 
             count + 1,
             size + stamp.size,
             stamp.at_ms,
-        )
+        ),
     )
 
 

@@ -15,6 +15,8 @@ from json import encoder as _json
 from types import NoneType
 from uuid import UUID
 
+from pydantic_core import to_json
+
 from refold_schemas.errors import ValueRefused
 from refold_schemas.errors.texts import line_of
 from refold_schemas.values.kinds import (
@@ -83,61 +85,85 @@ write_json = _writer(sort_keys=False)
 write_sorted = _writer(sort_keys=True)
 
 
+class Plain:
+    """One look whether JSON says a value exactly, without tags. Afterwards: `has_floats`.
+
+    NaN and lone surrogates are not seen.
+    """
+
+    __slots__ = ("has_floats", "left")
+
+    def __init__(self) -> None:
+        self.left = NODES_MAX
+        self.has_floats = False
+
+    def fits(self, obj: object) -> bool:
+        """Whether it does."""
+        kind = type(obj)
+        if kind is dict:
+            return _plain_dict(obj, DEPTH_MAX, self)  # type: ignore[arg-type]
+        if kind is list:
+            return _plain_list(obj, DEPTH_MAX, self)  # type: ignore[arg-type]
+        if kind is int:
+            return _INT_MIN <= obj <= INT_PLAIN_MAX  # type: ignore[operator]
+        self.has_floats = kind is float
+        return kind is str or obj is None or kind is bool or kind is float
+
+
 def is_plain(obj: object) -> bool:
     """Tell whether JSON says `obj` exactly, without tags. NaN and lone surrogates are not seen."""
-    kind = type(obj)
-    if kind is dict:
-        return _plain_dict(obj, DEPTH_MAX, [NODES_MAX])  # type: ignore[arg-type]
-    if kind is list:
-        return _plain_list(obj, DEPTH_MAX, [NODES_MAX])  # type: ignore[arg-type]
-    if kind is int:
-        return _INT_MIN <= obj <= INT_PLAIN_MAX  # type: ignore[operator]
-    return kind is str or obj is None or kind is bool or kind is float
+    return Plain().fits(obj)
 
 
-def _plain_dict(obj: dict[object, object], depth: int, left: list[int]) -> bool:
-    left[0] -= len(obj)
-    if depth <= 0 or left[0] < 0:
+def _plain_dict(obj: dict[object, object], depth: int, look: Plain) -> bool:
+    look.left -= len(obj)
+    if depth <= 0 or look.left < 0:
         return False
     key: object = ""
     for key, item in obj.items():
         if type(key) is not str:
             return False
         kind = type(item)
-        if kind is str or item is None or kind is bool or kind is float:
+        if kind is str or item is None or kind is bool:
+            continue
+        if kind is float:
+            look.has_floats = True
             continue
         if kind is int:
             if _INT_MIN <= item <= INT_PLAIN_MAX:  # type: ignore[operator]
                 continue
             return False
         if kind is dict:
-            if _plain_dict(item, depth - 1, left):  # type: ignore[arg-type]
+            if _plain_dict(item, depth - 1, look):  # type: ignore[arg-type]
                 continue
             return False
-        if kind is list and _plain_list(item, depth - 1, left):  # type: ignore[arg-type]
+        if kind is list and _plain_list(item, depth - 1, look):  # type: ignore[arg-type]
             continue
         return False
     # one key that begins with "$" would read as a tag: it has to be escaped
     return len(obj) != 1 or key[:1] != "$"  # type: ignore[index]
 
 
-def _plain_list(obj: list[object], depth: int, left: list[int]) -> bool:
-    left[0] -= len(obj)
-    if depth <= 0 or left[0] < 0:
+def _plain_list(obj: list[object], depth: int, look: Plain) -> bool:
+    look.left -= len(obj)
+    if depth <= 0 or look.left < 0:
         return False
     for item in obj:
         kind = type(item)
-        if kind is str or item is None or kind is bool or kind is float:
+        if kind is str or item is None or kind is bool:
+            continue
+        if kind is float:
+            look.has_floats = True
             continue
         if kind is int:
             if _INT_MIN <= item <= INT_PLAIN_MAX:  # type: ignore[operator]
                 continue
             return False
         if kind is dict:
-            if _plain_dict(item, depth - 1, left):  # type: ignore[arg-type]
+            if _plain_dict(item, depth - 1, look):  # type: ignore[arg-type]
                 continue
             return False
-        if kind is list and _plain_list(item, depth - 1, left):  # type: ignore[arg-type]
+        if kind is list and _plain_list(item, depth - 1, look):  # type: ignore[arg-type]
             continue
         return False
     return True
@@ -478,8 +504,11 @@ it stays. Next: pass what comes back equal: plain data, a pydantic model, a data
     try:
         if type(obj) is str:  # most arguments are one text or one small number
             return Value("", 1, "j1", None, _json.encode_basestring(obj).encode(), None)
-        if is_plain(obj):
-            return Value("", 1, "j1", None, write_json(obj).encode(), None)
+        look = Plain()
+        if look.fits(obj):
+            # pydantic's writer is quicker, but writes some floats in another way (1e-7, 1e-07).
+            body = write_json(obj).encode() if look.has_floats else to_json(obj)
+            return Value("", 1, "j1", None, body, None)
     except ValueError:  # NaN or a lone surrogate: the long way finds where
         pass
     except RecursionError:

@@ -26,6 +26,9 @@ from refold_schemas.codec import HEADER_SIZE, KIND_EVENT, ClaimHeaders, Codec, R
 from refold_schemas.errors import UndecodableRecord
 from refold_schemas.events import AttemptReported, TimerScheduled
 
+_tuple = tuple.__new__
+"""Makes a NamedTuple without the Python function that its own call goes through."""
+
 
 class Unacked:
     """What is queued of one run and not acknowledged yet, with the durable state before it."""
@@ -134,10 +137,10 @@ class Books:
         for event in events:
             value = encode(event)
             told = command_next if command_next is not None and n == n_last else self.command_next
-            entries.append(Entry(key, value, headers.pack(n, at_ms, told)))
+            entries.append(_tuple(Entry, (key, value, headers.pack(n, at_ms, told))))
             bytes_here = len(value) + around
             size += RECORD_OVERHEAD + bytes_here
-            stamps.append(Stamp(at_ms, self.claim_id, n, bytes_here, unclean))
+            stamps.append(_tuple(Stamp, (at_ms, self.claim_id, n, bytes_here, unclean)))
             n += 1
         # As the log counts it (`log.sizes`): what it would refuse is refused here, before anything
         # changes.
@@ -176,7 +179,8 @@ class Books:
 
         def acked(offset: int) -> None:
             if state is not None:
-                self.marks[run_id] = Mark(offset + n_last - first, self.claim_id, n_last)
+                mark = (offset + n_last - first, self.claim_id, n_last)
+                self.marks[run_id] = _tuple(Mark, mark)
                 self.dirty[run_id] = None
             unacked.count -= 1
             if not unacked.count:
@@ -189,7 +193,8 @@ class Books:
             for waits in waiting:
                 self._guarded(run_id, waits)
 
-        tail.put(Decision(entries, size, n - 1, at_ms, self.command_next, acked))
+        decision = (entries, size, n_last, at_ms, self.command_next, acked)
+        tail.put(_tuple(Decision, decision))
         if state is None:
             return
         if state.red or state.stray:
