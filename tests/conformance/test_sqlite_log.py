@@ -7,11 +7,13 @@ import sqlite3
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from refold.log import Entry, Log, Topic, open_log
-from refold.log.sqlite import SqliteLog
+from refold.log.processes import boot_ms
+from refold.log.sqlite import HERE_SIZE_MAX, SqliteLog
 from refold.testing.log_conformance import LogConformance, MakeLog
 from refold_schemas.errors import LogMissing, LogUrlInvalid
 from support.sqlite_maker import MakeSqliteLog
@@ -25,6 +27,65 @@ class TestSqliteLog(LogConformance):
     @pytest.fixture
     def make_log(self, tmp_path: Path) -> MakeLog:
         return MakeSqliteLog(tmp_path / "log.db")
+
+
+class TestSqliteLogOfAnIdleCaller(LogConformance):
+    @pytest.fixture
+    def log(self, make_log: MakeLog) -> Log:
+        return make_log()
+
+    @pytest.fixture
+    def make_log(self, tmp_path: Path) -> MakeLog:
+        return MakeSqliteLog(tmp_path / "log.db", idle=True)
+
+
+def test_an_idle_callers_append_is_made_on_its_own_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        log = SqliteLog(tmp_path / "log.db")
+        await log.open(create=True)
+        made: list[str] = []
+        commit = log._commit
+
+        def noted(*arguments: Any) -> Any:
+            made.append(threading.current_thread().name)
+            return commit(*arguments)
+
+        monkeypatch.setattr(log, "_commit", noted)
+        await log.append(Topic.EVENTS, 0, entries(1))
+        log.idle_when(lambda: True)
+        await asyncio.sleep(0.05)  # the writer thread has told it before it is quite done
+        await log.append(Topic.EVENTS, 0, entries(1))
+        await log.append(Topic.EVENTS, 0, [Entry(b"r", bytes(HERE_SIZE_MAX), None)])
+        log._slow_until_boot_ms = boot_ms() + 60_000  # an append took long: the disk stalls
+        await log.append(Topic.EVENTS, 0, entries(1))
+        writer, caller = "refold-log-writer", threading.current_thread().name
+        assert made == [writer, caller, writer, writer]
+        assert await log.bounds(Topic.EVENTS, 0) == (0, 4)
+        await log.close()
+
+    asyncio.run(main())
+
+
+def test_an_idle_callers_loop_does_not_wait_for_a_lock(tmp_path: Path) -> None:
+    async def main() -> None:
+        log = SqliteLog(tmp_path / "log.db")
+        await log.open(create=True)
+        log.idle_when(lambda: True)
+        await log.append(Topic.EVENTS, 0, entries(1))
+        other = sqlite3.connect(tmp_path / "log.db", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        append = asyncio.create_task(log.append(Topic.EVENTS, 0, entries(1)))
+        for _ in range(20):  # the loop turns while the file is locked
+            await asyncio.sleep(0.01)
+        assert not append.done()
+        other.execute("COMMIT")
+        other.close()
+        assert (await append).offset == 1
+        await log.close()
+
+    asyncio.run(main())
 
 
 def entries(count: int, name: str = "run-1") -> list[Entry]:

@@ -17,19 +17,22 @@ class MakeSqliteLog(MakeLog):
     can: ClassVar[frozenset[Can]] = frozenset(Can)
     lost_answers: ClassVar[tuple[str, ...]] = ("locked by another process", "closed meanwhile")
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, idle: bool = False) -> None:
+        """`idle`: appends may be made on the caller's thread, as of a worker with nothing to do."""
+        self.path, self.idle = path, idle
         # Long enough that a slow machine does not lose a lease that it keeps.
         self.lease_ms = 1_500
         self.round_ms = 100
 
     def __call__(self) -> SqliteLog:
-        return SqliteLog(
+        log = SqliteLog(
             f"sqlite:///{self.path}?partitions=5",
             batch_size_max=128 * 1024,
             lease_ms=self.lease_ms,
             lock_timeout_ms=1_500,
         )
+        log.idle_when(lambda: self.idle)
+        return log
 
     def connect(self) -> sqlite3.Connection:
         return sqlite3.connect(self.path, isolation_level=None, timeout=10)

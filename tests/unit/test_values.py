@@ -41,6 +41,12 @@ def stored(body: bytes, type: str = "") -> Value:
     return Value(type, 1, "j1", None, body, None)
 
 
+def test_scalars_that_are_kept_are_told_apart_by_their_kind() -> None:
+    for obj in (1, True, 1.0, "1", "true", 0, False, -0.0, "", 2**63 - 1, 2**63):
+        for _ in range(2):
+            assert same(obj, decode_value(encode_value(obj)))
+
+
 def comes_back(obj: object) -> bool:
     return same(obj, decode_value(encode_value(obj)))
 
@@ -50,6 +56,17 @@ def test_whatever_is_stored_comes_back_equal_and_of_the_same_kind(obj: object) -
     value = encode_value(obj)
     assert same(obj, decode_value(value))
     assert encode_value(decode_value(value)) == value
+
+
+@given(PLAIN)
+def test_the_quick_ways_write_the_bytes_of_the_slow_one(obj: object) -> None:
+    import json
+
+    body = encode_value(obj).body or b""
+    if b'"$' not in body:
+        slow = json.dumps(obj, ensure_ascii=False, separators=(",", ":"))
+        assert body == slow.encode()
+    assert encode_value(obj).body == body
 
 
 @given(PLAIN)

@@ -502,8 +502,10 @@ it stays. Next: pass what comes back equal: plain data, a pydantic model, a data
 (R101)
     """
     try:
-        if type(obj) is str:  # most arguments are one text or one small number
-            return Value("", 1, "j1", None, _json.encode_basestring(obj).encode(), None)
+        if type(obj) is str:  # most arguments are a name or a number, again and again
+            return _texts.get(obj) or _text(obj)
+        if type(obj) is int and _INT_MIN <= obj <= INT_PLAIN_MAX:
+            return _numbers.get(obj) or _number(obj)
         look = Plain()
         if look.fits(obj):
             # pydantic's writer is quicker, but writes some floats in another way (1e-7, 1e-07).
@@ -514,6 +516,32 @@ it stays. Next: pass what comes back equal: plain data, a pydantic model, a data
     except RecursionError:
         raise _too_deep(obj, path) from None
     return _encode_long(obj, path)
+
+
+KEPT_SIZE_MAX, KEPT_MAX = 64, 4_096
+"""Texts and numbers up to this size are kept as they are stored; so many of each."""
+_texts: dict[str, Value] = {}
+_numbers: dict[int, Value] = {}
+
+
+def _text(obj: str) -> Value:
+    """Store a text. Raises ValueError for a lone surrogate."""
+    body = _json.encode_basestring(obj).encode()
+    value = Value("", VALUE_TYPE_VERSION, ENCODING, None, body, None)
+    if len(body) <= KEPT_SIZE_MAX:
+        if len(_texts) >= KEPT_MAX:
+            _texts.clear()  # what comes again is soon here again
+        _texts[obj] = value
+    return value
+
+
+def _number(obj: int) -> Value:
+    """Store an integer that needs no tag."""
+    value = Value("", VALUE_TYPE_VERSION, ENCODING, None, b"%d" % obj, None)
+    if len(_numbers) >= KEPT_MAX:
+        _numbers.clear()
+    _numbers[obj] = value
+    return value
 
 
 def _encode_long(obj: object, path: str) -> Value:

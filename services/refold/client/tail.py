@@ -125,6 +125,8 @@ class PartitionTail:
         checkpoint the claim rule goes on as if everything before it had been read.
         """
         self._check_open()
+        if self._begun:
+            return
         async with self._beginning:
             if self._begun:
                 return

@@ -535,6 +535,9 @@ class MemoryLog:
         finally:
             self._under_way.pop(answer, None)
 
+    def idle_when(self, is_idle: Callable[[], bool]) -> None:
+        """Nothing here holds a loop up."""
+
     async def read(
         self, topic: Topic, partition: int, offset: int, *, size_max: int = 1 << 20
     ) -> Sequence[Record]:

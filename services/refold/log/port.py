@@ -1,6 +1,6 @@
 """The Log port: what refold asks of a log, whichever broker or file is behind it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
@@ -93,6 +93,12 @@ class Log(Protocol):
 
         Raises BatchTooLarge before anything is sent. Any *other* exception, a timeout, a
         cancellation, `Ack(None)` and `Ack(-1)` mean *unknown*: it may be stored, now or later.
+        """
+
+    def idle_when(self, is_idle: Callable[[], bool]) -> None:
+        """Let the log ask whether its caller has anything else to do on the loop.
+
+        While it has not, an append may hold the loop up. A hint that an adapter need not take.
         """
 
     async def read(

@@ -1,7 +1,9 @@
 """The log in an SQLite file: one machine, any number of processes, no server.
 
 A writer thread commits, so that an fsync blocks no loop, and commits everything that is queued at
-once. Reads run on the caller's loop on a connection of their own: in WAL mode they wait for nobody.
+once. Where the caller has nothing else to do and the disk answers at once, a small batch is
+committed on the caller's thread: two threads that wake each other take as long as the fsync.
+Reads run on the caller's loop on a connection of their own: in WAL mode they wait for nobody.
 """
 
 import asyncio
@@ -48,6 +50,7 @@ from refold_schemas.errors.log import (
     AppendUnknown,
     LogClosed,
     LogCorrupted,
+    LogLocked,
     LogMissing,
     LogUnavailable,
     LogUrlInvalid,
@@ -62,6 +65,11 @@ POLL_MS_MIN, POLL_MS_MAX = 2.0, 10.0
 """How often a waiter looks whether another process has committed: soon, then less and less."""
 GROUP_SIZE_MAX = 8 << 20
 """Bytes after which a transaction takes no further batch."""
+HERE_SIZE_MAX = 16 << 10
+"""A batch up to this size may be committed on the caller's own thread."""
+QUICK_MS = 3
+"""How long such a commit may take, or the next ones are left to the writer thread for SLOW_MS."""
+SLOW_MS = 10_000
 QUEUE_COUNT_MAX = 10_000
 """Appends under way on one handle; more is a caller that doesn't wait for its answers."""
 
@@ -141,7 +149,12 @@ class SqliteLog:
         self._poll_ms = POLL_MS_MIN
         self._data_version = -1
         self._alone_until = 0.0
-        # The writer's own: touched on its thread only.
+        # Whoever commits holds `_writing`: what follows is touched under it only.
+        self._is_idle: Callable[[], bool] = lambda: False
+        self._writing = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._waits_for_lock = True
+        self._slow_until_boot_ms = 0
         self._extents: dict[Stream, Extent] = {}
         self._writer_version = -1
         self._looked_boot_ms = 0
@@ -252,13 +265,64 @@ class SqliteLog:
         # Made here, not on the writer's thread: the two would take the interpreter from each other.
         one_by_one = topic is Topic.SNAPSHOTS
         frames = [frame([entry]) for entry in batch] if one_by_one else [frame(batch)]
-        answer: asyncio.Future[Ack] = self._loop_of().create_future()
+        append = _Append(stream, batch, frames, size, self._loop_of().create_future())
+        if size <= HERE_SIZE_MAX and not self._under_way and self._is_idle():
+            ack = self._append_here(append)
+            if ack is not None:
+                await asyncio.sleep(0)  # an append is a turn of the loop, always
+                return ack
+        answer = append.answer
         self._under_way[answer] = stream
         try:
-            self._queue.put(_Append(stream, batch, frames, size, answer))
+            self._queue.put(append)
             return await answer
         finally:
             del self._under_way[answer]
+
+    def idle_when(self, is_idle: Callable[[], bool]) -> None:
+        """Appends of a caller that has nothing else to do are made on its own thread."""
+        self._is_idle = is_idle
+
+    def _append_here(self, append: _Append) -> Ack | None:
+        """Commit on this thread, if nobody else commits and the disk is quick; None if not done.
+
+        Raises what `append` raises.
+        """
+        if boot_ms() < self._slow_until_boot_ms or not self._writing.acquire(blocking=False):
+            return None
+        try:
+            connection = self._connection
+            if connection is None:
+                return None
+            began_ms = time.monotonic() * 1000
+            self._wait_for_lock(connection, wait=False)
+            [(_, ack, error)] = self._commit(connection, [append])
+            if time.monotonic() * 1000 - began_ms > QUICK_MS:
+                self._slow_until_boot_ms = boot_ms() + SLOW_MS
+            alone, self._alone = self._alone, False
+        except Exception as defect:
+            self._give_out(defect)
+            raise AppendUnknown(
+                topic=append.stream.topic.value,
+                partition=append.stream.partition,
+                reason=self._failure,
+            ) from defect
+        finally:
+            self._writing.release()
+        if isinstance(error, LogLocked):
+            return None  # another process is writing: the writer thread waits for it
+        if error is not None:
+            raise error
+        self._settle((), {append.stream}, alone)
+        self._wake_siblings({append.stream})
+        return ack  # type: ignore[no-any-return]
+
+    def _wait_for_lock(self, connection: sqlite3.Connection, *, wait: bool) -> None:
+        """Whether the connection waits where another process has the file locked."""
+        if wait is not self._waits_for_lock:
+            timeout_ms = self._lock_timeout_ms if wait else 0
+            connection.execute(f"PRAGMA busy_timeout = {timeout_ms}")
+            self._waits_for_lock = wait
 
     async def read(
         self, topic: Topic, partition: int, offset: int, *, size_max: int = 1 << 20
@@ -477,12 +541,14 @@ class SqliteLog:
         self._tell([(opened, made, None)])
         stop: _Stop | None = None
         failure: Exception | None = None
+        self._connection = connection
         try:
             stop = self._serve(connection)
         except Exception as error:
             failure = error
         finally:
-            with contextlib.suppress(sqlite3.Error):
+            with self._writing, contextlib.suppress(sqlite3.Error):
+                self._connection = None
                 connection.close()
         if stop is not None:
             self._tell([(stop.answer, None, None)])
@@ -492,7 +558,7 @@ class SqliteLog:
 
     def _give_out(self, failure: Exception) -> None:
         """Nobody is left to commit: say so to all who wait, and refuse what would come."""
-        reason = f"the thread that writes has failed with {failure!r}"
+        reason = f"what writes has failed with {failure!r}"
         self._failure, self._open = reason, False
         self._end_all(reason)
         self._loop_of().call_exception_handler({"message": reason, "exception": failure})
@@ -517,30 +583,36 @@ class SqliteLog:
                     work = self._queue.get_nowait()
             except queue.Empty:
                 pass
-            if appends:
-                grown = {append.stream for append in appends}
-                if not self._tell(self._commit(connection, appends), grown):
+            with self._writing:
+                self._wait_for_lock(connection, wait=True)
+                if appends:
+                    grown = {append.stream for append in appends}
+                    if not self._tell(self._commit(connection, appends), grown):
+                        return None
+                if isinstance(other, _Job) and not self._tell([self._perform(connection, other)]):
                     return None
-            if isinstance(other, _Job) and not self._tell([self._perform(connection, other)]):
-                return None
-            if self._heartbeat_in() == 0:
-                if self._loop_of().is_closed():
-                    return None  # nobody gave the log back, but nobody is there any more
-                # A heartbeat that fails is none, and the lease may run out: no more than that, as
-                # a lease only suggests. The next one is tried when it is due.
-                with contextlib.suppress(sqlite3.Error):
-                    if self._lost(connection) is None:
-                        self._transaction(connection, self._beat)
-                self._owners = dict.fromkeys(self._owners, boot_ms())
-            if isinstance(other, _Stop):
-                if other.free and self._lost(connection) is None:
-                    for owner in list(self._owners):
-                        # As above: what is not freed now is free when the lease has run out.
-                        with contextlib.suppress(sqlite3.Error):
-                            self._transaction(
-                                connection, partial(self._leases_of().free, owner=owner)
-                            )
-                return other
+                if self._heartbeat_in() == 0:
+                    if self._loop_of().is_closed():
+                        return None  # nobody gave the log back, but nobody is there any more
+                    self._beat_once(connection)
+                if isinstance(other, _Stop):
+                    if other.free and self._lost(connection) is None:
+                        self._free_all(connection)
+                    return other
+
+    def _beat_once(self, connection: sqlite3.Connection) -> None:
+        # A heartbeat that fails is none, and the lease may run out: no more than that, as a lease
+        # only suggests. The next one is tried when it is due.
+        with contextlib.suppress(sqlite3.Error):
+            if self._lost(connection) is None:
+                self._transaction(connection, self._beat)
+        self._owners = dict.fromkeys(self._owners, boot_ms())
+
+    def _free_all(self, connection: sqlite3.Connection) -> None:
+        for owner in list(self._owners):
+            # As above: what is not freed now is free when the lease has run out.
+            with contextlib.suppress(sqlite3.Error):
+                self._transaction(connection, partial(self._leases_of().free, owner=owner))
 
     def _tell(self, outcomes: Sequence[_Outcome], grown: Collection[Stream] = ()) -> bool:
         """Hand outcomes to the loop; wake whoever waits in this process for what has `grown`.
@@ -553,14 +625,18 @@ class SqliteLog:
         except RuntimeError:
             return False
         if grown:
-            with _siblings_lock:
-                others = [s for s in _siblings.get(str(self._place.path), ()) if s is not self]
-            for other in others:
-                if other._waiters and other._loop is not None:
-                    # Its loop may have ended meanwhile; then nobody waits there.
-                    with contextlib.suppress(RuntimeError):
-                        other._loop.call_soon_threadsafe(other._wake_soon, grown)
+            self._wake_siblings(grown)
         return True
+
+    def _wake_siblings(self, grown: Collection[Stream]) -> None:
+        """Wake whoever waits on another handle of this process."""
+        with _siblings_lock:
+            others = [s for s in _siblings.get(str(self._place.path), ()) if s is not self]
+        for other in others:
+            if other._waiters and other._loop is not None:
+                # Its loop may have ended meanwhile; then nobody waits there.
+                with contextlib.suppress(RuntimeError):
+                    other._loop.call_soon_threadsafe(other._wake_soon, grown)
 
     def _prepare(self, create: bool) -> tuple[sqlite3.Connection, bool]:
         place = self._place

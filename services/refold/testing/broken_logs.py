@@ -6,7 +6,7 @@ it; `CAUGHT_BY` names the check that notices.
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from refold.log import Ack, Entry, Log, LogFacts, Record, Suggestion, Topic, entry_size
 from refold_schemas.errors import BatchTooLarge
@@ -35,6 +35,10 @@ class WrappedLog:
     async def close(self) -> None:
         """As inner."""
         await self.inner.close()
+
+    def idle_when(self, is_idle: Callable[[], bool]) -> None:
+        """Passed on."""
+        self.inner.idle_when(is_idle)
 
     async def append(self, topic: Topic, partition: int, entries: Sequence[Entry]) -> Ack:
         """As inner."""

@@ -12,7 +12,7 @@ from refold.worker import Worker
 from refold_schemas.errors.base import RefoldError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from refold.testing.simulate import Simulation
 
@@ -44,6 +44,10 @@ class SimLog:
     async def close(self) -> None:
         """As the memory log's."""
         await self.inner.close()
+
+    def idle_when(self, is_idle: "Callable[[], bool]") -> None:
+        """Passed on."""
+        self.inner.idle_when(is_idle)
 
     async def append(self, topic: Topic, partition: int, entries: "Sequence[Entry]") -> Ack:
         """Append; tell the checkers what the process was told, and when it had sent it."""

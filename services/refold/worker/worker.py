@@ -107,6 +107,7 @@ class Worker:
         )
         for gap in self.app.plan_gaps():
             self._tell("warning", gap)
+        self.log.idle_when(self._is_idle)
         if self._watchdog is not None:
             self._watchdog.start(self._loop)
         try:
@@ -137,6 +138,10 @@ class Worker:
         counts["partitions"] = len(self.owners)
         counts["actors"] = sum(len(o.driver.actors) for o in self.owners.values())
         return counts
+
+    def _is_idle(self) -> bool:
+        """Whether nothing goes on in any partition but what waits for the log."""
+        return not any(owner.attempts.calls for owner in self.owners.values())
 
     def works_on(self, run_id: str) -> bool:
         """Whether something of the run goes on in this process, recorded or not.
