@@ -46,6 +46,10 @@ def through(work: Coroutine[Any, Any, Any]) -> Any:
         return end.value
 
 
+def raised(run_id: str, error: Exception) -> None:
+    raise error
+
+
 class OutOfDisk(LogUnavailable):
     """What a snapshot append meets when it is told to fail."""
 
@@ -94,7 +98,7 @@ class Stage:
             on_timer=lambda run_id, event: None,
             on_change=lambda run_id: None,
             on_limit=lambda run_id: None,
-            guarded=lambda run_id, function, *arguments: function(*arguments),
+            failed=raised,
         )
         self.kept = restored.kept
         self.keeper = Keeper(

@@ -68,9 +68,9 @@ class Books:
         on_timer: Callable[[str, TimerScheduled], None],
         on_change: Callable[[str], None],
         on_limit: Callable[[str], None],
-        guarded: Callable[..., None],
+        failed: Callable[[str, Exception], None],
     ) -> None:
-        """`guarded(run_id, function)` calls what is to be called for a run, and outlives it."""
+        """`failed(run_id, error)` hears of an error of what was to be called for a run."""
         self.codec, self.log_clock = codec, log_clock
         self.claim_id, self.epoch = fold.position.claim_id, epoch
         self._headers = ClaimHeaders(KIND_EVENT, self.claim_id, epoch)
@@ -93,7 +93,7 @@ class Books:
         self._batch_size_max = batch_size_max
         self._events_max, self._run_bytes_max = limits.events_max, limits.run_bytes_max
         self._on_timer, self._on_change, self._on_limit = on_timer, on_change, on_limit
-        self._guarded = guarded
+        self._failed = failed
 
     @property
     def n_next(self) -> int:
@@ -191,7 +191,10 @@ class Books:
                 for event, stamp in zip(events, stamps, strict=True):
                     unacked.durable = evolve(unacked.durable, run_id, event, stamp)
             for waits in waiting:
-                self._guarded(run_id, waits)
+                try:
+                    waits()
+                except Exception as error:
+                    self._failed(run_id, error)
 
         decision = (entries, size, n_last, at_ms, self.command_next, acked)
         tail.put(_tuple(Decision, decision))

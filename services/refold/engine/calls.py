@@ -89,6 +89,7 @@ class Call:
         self.definition, self.arguments = definition, arguments
         self.clock, self.ended, self.ask = clock, ended, ask
         self.timeout_ms = timeout_ms
+        self.deadline_boot_ms = self.deadline_wall_ms = 0
         self.state = READY
         self.task: asyncio.Future[Any] | None = None
         self.timeout_handle: asyncio.TimerHandle | None = None
@@ -98,7 +99,8 @@ class Call:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.in_thread = not definition.is_async
         self._prepare()
-        self._set_deadline()
+        if n != NO_INTENT:  # else counted from the look
+            self._set_deadline()
         self._lock = threading.Lock() if self.in_thread else None
 
     def _prepare(self) -> None:
@@ -189,14 +191,14 @@ class Call:
         if not self.look():
             return _EXPIRED
         try:
-            return await self.step()
+            result = self.enter()
+            return await result if inspect.isawaitable(result) else result
         except EXITS as error:  # out of a task they would end the process, not the step
             return _Raised(error)
 
-    async def step(self) -> Any:
-        """Call the step function and await what it gives, if it is to be awaited."""
-        result = self.definition.invoke(self._told(), self.arguments)
-        return await result if inspect.isawaitable(result) else result
+    def enter(self) -> Any:
+        """Call the step function; of an async one, this gives what is to be awaited."""
+        return self.definition.invoke(self._told(), self.arguments)
 
     def _run_in_thread(self) -> tuple[str, Any]:
         if not self.look():
@@ -272,7 +274,7 @@ class ChunkCall(Call):
     def _concurrency(self) -> int:
         return self.ask.concurrency if isinstance(self.ask, ChunkAsked) else 1
 
-    async def step(self) -> Any:
+    async def enter(self) -> Any:
         """Call it for each item."""
         gate = asyncio.Semaphore(self._concurrency)
         loop = asyncio.get_running_loop()

@@ -165,7 +165,7 @@ class PartitionOwner:
             on_timer=self.timers.add,
             on_change=lambda run_id: self.soon(self._write_conflicts, run_id),
             on_limit=lambda run_id: self.soon(self.driver.check_limits, run_id),
-            guarded=self.guarded,
+            failed=self._failed,
             limits=self.settings,
         )
         self.tail = Tail(
@@ -466,12 +466,15 @@ class PartitionOwner:
         try:
             function(*arguments)
         except Exception as error:
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            told = f"{describe(error)} in {Path(where.filename).name}:{where.lineno}"
-            try:
-                self.driver.block(run_id, "engine_error", told)
-            except Exception:
-                self.broken(error)
+            self._failed(run_id, error)
+
+    def _failed(self, run_id: str, error: Exception) -> None:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        told = f"{describe(error)} in {Path(where.filename).name}:{where.lineno}"
+        try:
+            self.driver.block(run_id, "engine_error", told)
+        except Exception:
+            self.broken(error)
 
     def background(self, work: Coroutine[Any, Any, None]) -> None:
         """A task that ends with the claim; one that breaks ends the claim, never in silence."""

@@ -7,6 +7,7 @@ a step sees is a task and a context of its own (`asyncio.timeout` and the like h
 
 import asyncio
 import contextvars
+import inspect
 import types
 from collections import deque
 from collections.abc import Coroutine, Generator
@@ -48,12 +49,18 @@ class SharedTasks:
                     if not call.look():
                         continue
                     context = contextvars.Context()
-                    step = call.step()
+                    try:
+                        step = context.run(call.enter)
+                    except BaseException as error:  # exit signals too: they end the step only
+                        call.end("raised", error)
+                        continue
+                    if type(step) is not types.CoroutineType:
+                        step = _of_any(step)
                     try:
                         awaited = context.run(step.send, None)
                     except StopIteration as stop:
                         call.end("returned", stop.value)
-                    except BaseException as error:  # exit signals too: they end the step only
+                    except BaseException as error:
                         call.end("raised", error)
                     else:
                         call.task, is_mine = task, False
@@ -72,6 +79,11 @@ class SharedTasks:
         self._is_served = False
         if self._queue:
             self._serve()
+
+
+async def _of_any(made: Any) -> Any:
+    """What a step gave that is no coroutine: to be awaited, or its result."""
+    return await made if inspect.isawaitable(made) else made
 
 
 @types.coroutine

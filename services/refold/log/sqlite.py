@@ -347,7 +347,7 @@ class SqliteLog:
     async def wait(self, topic: Topic, partition: int, offset: int, *, timeout_ms: int) -> bool:
         """Wait until a record at or after `offset` is there (or `offset` is not kept any more).
 
-        Appends of this process wake at once, those of others are seen within 2 to 25 ms.
+        Appends of this process wake at once, those of others are seen within 2 to 10 ms.
         """
         stream = self._stream(topic, partition)
         if self._is_there(stream, offset):
