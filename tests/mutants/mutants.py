@@ -204,7 +204,7 @@ MUTANTS: tuple[Mutant, ...] = (
         EVOLVE,
         "slot = _settle(state, slot, event.attempt, status, error=event.error)",
         "slot = _settle(state, slot, event.attempt, status, error=event.error, whole_key=True)",
-        Seeds(61, 140),
+        NamedTests(("tests/unit/test_fold_keys.py",)),
     ),
     # ---- doubt
     _one(

@@ -59,11 +59,11 @@ def bench(
         )
         _say(f"Python {machine['python']}, load {machine['load']}; {answer['canary']}")
         _say(f"durability: {DURABILITY}\n")
+        wanted = [name.strip() for name in only.split(",")] if only else []
         if vs is not None:
-            answer["peers"] = _against([peer.strip() for peer in vs.split(",")], reps)
+            answer["peers"] = _against([peer.strip() for peer in vs.split(",")], wanted, reps)
         else:
-            wanted = only.split(",") if only else list(QUICK if quick else ROWS)
-            answer["rows"] = _alone(folder, [name.strip() for name in wanted], reps)
+            answer["rows"] = _alone(folder, wanted or list(QUICK if quick else ROWS), reps)
     if json_:
         print(json.dumps(answer))  # noqa: T201
 
@@ -86,13 +86,20 @@ def _alone(folder: Path, wanted: list[str], reps: int) -> dict[str, rows.Figures
     return found
 
 
-def _against(peers: list[str], reps: int) -> list[dict[str, Any]]:
-    """Every test of every peer and of refold, interleaved, so that the machine's drift hits all."""
+def _against(peers: list[str], wanted: list[str], reps: int) -> list[dict[str, Any]]:
+    """Every test of every peer and of refold, interleaved, so that the machine's drift hits all.
+
+    `wanted` are the tests; all of them if there are none.
+    """
     from refold_tools.bench.peers import TESTS, measure
 
+    unknown = [name for name in wanted if name not in TESTS]
+    if unknown:
+        shared = ", ".join(TESTS)
+        raise typer.BadParameter(f"no peer measures {', '.join(unknown)}; they measure {shared}")
     results: list[dict[str, Any]] = []
     for rep in range(reps):
-        for test in TESTS:
+        for test in wanted or TESTS:
             for peer in ("refold", "refold-flowing", *peers):
                 if peer == "refold-flowing" and test not in ("latency", "throughput"):
                     continue
