@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from refold_schemas.errors import ValueRefused, ValueUnreadable
 from refold_schemas.values import (
+    Argument,
+    Fingerprints,
     Value,
     canon,
     canon_of,
@@ -164,3 +166,18 @@ def test_an_argument_that_cannot_be_stored_is_refused_with_its_name() -> None:
     with pytest.raises(ValueRefused) as caught:
         effect_key("ns", "r", 0, "a#1", 0, "a", {"order": {"at": object()}})
     assert caught.value.path.endswith(".order.at")
+
+
+NAMES = st.text(min_size=1).filter(str.isidentifier) | st.sampled_from(["index", "run", "größe"])
+
+
+@given(
+    st.text(min_size=1),
+    st.dictionaries(NAMES, PLAIN | st.integers() | st.text(), max_size=4),
+)
+def test_a_fingerprint_of_stored_arguments_is_that_of_the_arguments(
+    name: str, arguments: dict[str, object]
+) -> None:
+    stored = [Argument(key, encode_value(value)) for key, value in arguments.items()]
+    made = Fingerprints(bytes(32))
+    assert made.of(name, arguments, stored) == fingerprint(bytes(32), name, arguments)

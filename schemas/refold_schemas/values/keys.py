@@ -2,10 +2,12 @@
 
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from uuid import UUID
 
 from refold_schemas.values.canon import canon_at
+from refold_schemas.values.records import Argument
 
 REFOLD = UUID("cca6099e-8da4-5002-bebb-6ddb3caabf9a")
 """The namespace of every effect key: `uuid5(NAMESPACE_DNS, "refold")`. Fixed for ever."""
@@ -39,11 +41,46 @@ class Fingerprints:
         """`nonce` is the run's."""
         self._keyed = hmac.new(nonce, digestmod="sha256")
 
-    def of(self, name: str, arguments: Mapping[str, object]) -> bytes:
-        """Return `fingerprint(nonce, name, arguments)`."""
+    def of(
+        self, name: str, arguments: Mapping[str, object], stored: Sequence[Argument] = ()
+    ) -> bytes:
+        """Return `fingerprint(nonce, name, arguments)`; `stored` are all of them, encoded."""
+        text = _canon_of_scalars(name, stored) if stored else None
+        if text is None:
+            text = canon_at([name, _plain(arguments)], "call")
         keyed = self._keyed.copy()
-        keyed.update(canon_at([name, _plain(arguments)], "call"))
+        keyed.update(text)
         return keyed.digest()
+
+
+def _canon_of_scalars(name: str, stored: Sequence[Argument]) -> bytes | None:
+    """`canon([name, arguments])` from stored arguments; None unless each is a text or a number.
+
+    Of those, and of null, true and false, the stored body is the canonical text.
+    """
+    bodies: list[bytes] = []
+    for argument in stored:
+        body = argument.value.body
+        if body is None or body[0] in _CONTAINERS or argument.value.type:
+            return None
+        bodies.append(body)
+    order, pieces = _frame(name, tuple([argument.name for argument in stored]))
+    return pieces % tuple([bodies[at] for at in order])
+
+
+_CONTAINERS = b"{["
+"""How lists, objects and everything with a tag begin."""
+
+
+@lru_cache(maxsize=1_024)
+def _frame(name: str, parameters: tuple[str, ...]) -> tuple[tuple[int, ...], bytes]:
+    """The order in which the arguments of a call are written, and a format for their bodies.
+
+    The names are those of a function's parameters, so that none begins like a tag.
+    """
+    order = tuple(sorted(range(len(parameters)), key=lambda at: parameters[at]))
+    texts = [canon_at(text, "call").replace(b"%", b"%%") for text in (name, *sorted(parameters))]
+    return order, b"[" + texts[0] + b",{" + b",".join([key + b":%b" for key in texts[1:]]) + b"}]"
 
 
 def effect_key(

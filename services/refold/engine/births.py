@@ -93,13 +93,15 @@ class Births:
         lasting = arguments
         if volatile:
             lasting = {name: item for name, item in arguments.items() if name not in volatile}
-        mark = self._mark(definition, lasting, arguments)
         slot = branch.scope.peek(definition.name)
         kept = None if self.record is None else self.record.slot(slot)
         if self.record is None or kept is None:
             stored = self._stored(definition, arguments)
+            encoded = () if volatile else stored
+            mark = self._fingerprints.of(definition.name, lasting, encoded)
             self.asks.append(StepAsked(slot, definition, arguments, mark, stored))
         else:
+            mark = self._mark(definition, lasting, arguments)
             if mark != kept.fingerprint:
                 self._stored(definition, arguments)  # was refused before it took a slot, if it was
                 self._compare(self.record, kept, definition, lasting, is_chunk=False)

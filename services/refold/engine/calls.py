@@ -100,17 +100,14 @@ class Call:
         self.in_thread = not definition.is_async
         self._prepare()
         if n != NO_INTENT:  # else counted from the look
-            self._set_deadline()
+            self.deadline_boot_ms = clock.boot_ms() + self.timeout_ms
+            self.deadline_wall_ms = clock.wall_ms() + self.timeout_ms
         self._lock = threading.Lock() if self.in_thread else None
 
     def _prepare(self) -> None:
         """What another kind of call has different."""
 
     # ---- the one atomic state
-
-    def _set_deadline(self) -> None:
-        self.deadline_boot_ms = self.clock.boot_ms() + self.timeout_ms
-        self.deadline_wall_ms = self.clock.wall_ms() + self.timeout_ms
 
     def look(self) -> bool:
         """The last look before the effect: deadline on both clocks, and not barred.
@@ -119,7 +116,7 @@ class Call:
         call began to wait for a thread, so that it cannot be late.
         """
         if self.n == NO_INTENT:
-            self._set_deadline()
+            self.deadline_boot_ms = self.clock.boot_ms() + self.timeout_ms
             return self._move(LOOKED)
         late = (
             self.clock.boot_ms() >= self.deadline_boot_ms
@@ -163,12 +160,13 @@ class Call:
 
     def effect(self) -> Effect:
         """What the step function is told."""
+        wall_ms = self.deadline_wall_ms or self.clock.wall_ms() + self.timeout_ms
         return Effect(
             key=self.effect_key,
             attempt=self.attempt,
             run_id=self.run_id,
             slot=self.slot,
-            deadline=datetime.fromtimestamp(self.deadline_wall_ms / 1000, UTC),
+            deadline=datetime.fromtimestamp(wall_ms / 1000, UTC),
             remaining_s=lambda: (self.deadline_boot_ms - self.clock.boot_ms()) / 1000,
             barred=lambda: self.cancelled,
         )

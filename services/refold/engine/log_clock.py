@@ -11,7 +11,14 @@ from refold.engine.clock import Clock
 class LogClock:
     """Bounds of the log's clock, milliseconds since 1970 UTC, for moments of our boot clock."""
 
-    __slots__ = ("_append_ms", "_clock", "_sent_boot_ms", "_skew_max_ms", "_told_boot_ms")
+    __slots__ = (
+        "_append_ms",
+        "_clock",
+        "_sent_boot_ms",
+        "_skew_max_ms",
+        "_told_boot_ms",
+        "read_ms",
+    )
 
     def __init__(
         self,
@@ -24,6 +31,8 @@ class LogClock:
     ) -> None:
         """A first append: its time by the log, and when it was sent and known by our boot clock."""
         self._clock, self._skew_max_ms = clock, skew_max_ms
+        self.read_ms = clock.wall_ms
+        """Our wall clock as it is."""
         self._append_ms = append_ms
         self._sent_boot_ms, self._told_boot_ms = sent_boot_ms, told_boot_ms
 
@@ -48,10 +57,6 @@ class LogClock:
     def bounded_ms(self, at_ms: int) -> int:
         """`at_ms`, or the latest time that an event may have now."""
         return min(at_ms, self.latest_ms(self._clock.boot_ms()) + self._skew_max_ms)
-
-    def read_ms(self) -> int:
-        """Our wall clock as it is."""
-        return self._clock.wall_ms()
 
     def wall_ms(self) -> int:
         """Our wall clock, but never further off the log's than a claim allows it to be."""
