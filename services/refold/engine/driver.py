@@ -430,7 +430,12 @@ class Driver:
 
     def then_deliver(self, run_id: str, slot: str) -> Callable[[], None] | None:
         """What to do when an outcome's event is acknowledged: nothing, or deliver it now."""
-        if self.waits_for_log(self.owner.books.states[run_id]):
+        actor = self.actors.get(run_id)
+        if (
+            self.waits_for_log(self.owner.books.states[run_id])
+            if actor is None
+            else actor.waits_for_log
+        ):
             return partial(self._deliver_durable, run_id, slot)
         return None if self._alone is None else partial(self.progressed, run_id)
 
