@@ -91,19 +91,22 @@ def _go_on(
     call: Call, step: Coroutine[Any, Any, Any], context: contextvars.Context, awaited: Any
 ) -> Generator[Any, Any, None]:
     """Drive a step that waits for `awaited` to its end, in the task that runs this."""
+    sent: Any = None
+    thrown: BaseException | None = None
     while True:
         try:
-            try:
-                sent = yield awaited
-            except GeneratorExit:  # the loop is gone
-                context.run(step.close)
-                raise
-            except BaseException as error:
-                awaited = context.run(step.throw, error)
-            else:
-                awaited = context.run(step.send, sent)
-        except GeneratorExit:
+            sent = yield awaited
+        except GeneratorExit:  # the loop is gone
+            context.run(step.close)
             raise
+        except BaseException as error:
+            thrown = error
+        try:
+            if thrown is None:
+                awaited = context.run(step.send, sent)
+            else:
+                cause, thrown = thrown, None
+                awaited = context.run(step.throw, cause)
         except StopIteration as stop:
             call.end("returned", stop.value)
             return
