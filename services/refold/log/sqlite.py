@@ -61,8 +61,10 @@ LEASE_MS = 5_000
 """How long an owner whose process has stopped keeps its partitions."""
 LOCK_TIMEOUT_MS = 5_000
 """How long a commit waits for another process that has the file locked."""
-POLL_MS_MIN, POLL_MS_MAX = 2.0, 10.0
+POLL_MS_MIN, POLL_MS_MAX, POLL_MS_LATER = 2.0, 10.0, 25.0
 """How often a waiter looks whether another process has committed: soon, then less and less."""
+QUIET_S = 5.0
+"""So long after a commit a waiter looks at least every POLL_MS_MAX, later every POLL_MS_LATER."""
 GROUP_SIZE_MAX = 8 << 20
 """Bytes after which a transaction takes no further batch."""
 HERE_SIZE_MAX = 16 << 10
@@ -148,7 +150,7 @@ class SqliteLog:
         self._poll_timer: asyncio.TimerHandle | None = None
         self._poll_ms = POLL_MS_MIN
         self._data_version = -1
-        self._alone_until = 0.0
+        self._alone_until = self._quiet_from = 0.0
         # Whoever commits holds `_writing`: what follows is touched under it only.
         self._is_idle: Callable[[], bool] = lambda: False
         self._writing = threading.Lock()
@@ -347,7 +349,8 @@ class SqliteLog:
     async def wait(self, topic: Topic, partition: int, offset: int, *, timeout_ms: int) -> bool:
         """Wait until a record at or after `offset` is there (or `offset` is not kept any more).
 
-        Appends of this process wake at once, those of others are seen within 2 to 10 ms.
+        Appends of this process wake at once, those of others are seen within 2 to 10 ms, after
+        a while without any within 25 ms.
         """
         stream = self._stream(topic, partition)
         if self._is_there(stream, offset):
@@ -491,7 +494,11 @@ class SqliteLog:
             # it to somebody who can act.
             self._wake_all()
             return
-        self._poll_ms = POLL_MS_MIN if changed else min(POLL_MS_MAX, self._poll_ms * 1.5)
+        if changed:
+            self._poll_ms, self._quiet_from = POLL_MS_MIN, loop.time() + QUIET_S
+        else:
+            most_ms = POLL_MS_MAX if loop.time() < self._quiet_from else POLL_MS_LATER
+            self._poll_ms = min(most_ms, self._poll_ms * 1.5)
         if self._waiters:
             self._poll_timer = loop.call_later(self._poll_ms / 1000, self._poll)
 
