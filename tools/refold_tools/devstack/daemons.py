@@ -103,6 +103,20 @@ def lives(one: Daemon) -> bool:
     return started == one.started and state != ZOMBIE
 
 
+def wait_reaped(one: Daemon) -> None:
+    """Wait until nothing is left of a process that has ended, not even its zombie.
+
+    Others take a zombie for a living process: Postgres does, when it finds its pid in a lock file.
+    """
+
+    def reaped() -> bool:
+        seen = _look(one.pid)
+        return one.boot != boot_id() or seen is None or seen[1] != one.started
+
+    lives(one)  # takes note of its end, if it is a child of ours
+    wait_until(reaped, GONE_WITHIN_S)
+
+
 def send(one: Daemon, number: signal.Signals) -> None:
     """Send a signal, unless the process has ended meanwhile."""
     if lives(one):

@@ -260,6 +260,8 @@ class Stack:
     def _start(self, name: str, tools: _Tools) -> None:
         known = self.state
         port, *_ = ports_of(name, known.ports)
+        if name in known.daemons:
+            daemons.wait_reaped(known.daemons[name])
         identity, folder = None, self.folder
         if name == POSTGRES:
             assert tools.cluster is not None
