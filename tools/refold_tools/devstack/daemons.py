@@ -44,14 +44,22 @@ def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def _look(pid: int) -> tuple[str, int] | None:
-    """State letter and start time of a process; None where there is none."""
+class _Seen(NamedTuple):
+    """What /proc says of a process. Source: proc(5), /proc/PID/stat, fields 3, 20 and 22."""
+
+    state: str
+    threads: int
+    started: int
+
+
+def _look(pid: int) -> _Seen | None:
+    """A process as the kernel shows it; None where there is none of this pid."""
     try:
         line = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
     fields = line[line.rindex(")") + 2 :].split()  # the name before may hold blanks and brackets
-    return fields[0], int(fields[19])
+    return _Seen(fields[0], int(fields[17]), int(fields[19]))
 
 
 def start(
@@ -81,7 +89,7 @@ def start(
         )
     _children[process.pid] = process
     seen = _look(process.pid)
-    return Daemon(process.pid, seen[1] if seen else 0, boot_id())
+    return Daemon(process.pid, seen.started if seen else 0, boot_id())
 
 
 def credentials(identity: Identity | None) -> dict[str, object]:
@@ -92,15 +100,12 @@ def credentials(identity: Identity | None) -> dict[str, object]:
 
 
 def lives(one: Daemon) -> bool:
-    """Whether it still runs: not ended, not a zombie, and its pid not given to another process."""
-    child = _children.get(one.pid)
-    if child is not None and child.poll() is not None:
-        del _children[one.pid]
-    seen = _look(one.pid)
-    if seen is None or one.boot != boot_id():
-        return False
-    state, started = seen
-    return started == one.started and state != ZOMBIE
+    """Whether it still runs: not ended, not a zombie, and its pid not given to another process.
+
+    A process of many threads is a zombie while the last of them still close its files.
+    """
+    seen = _seen(one)
+    return seen is not None and not (seen.state == ZOMBIE and seen.threads <= 1)
 
 
 def wait_reaped(one: Daemon) -> None:
@@ -108,13 +113,18 @@ def wait_reaped(one: Daemon) -> None:
 
     Others take a zombie for a living process: Postgres does, when it finds its pid in a lock file.
     """
+    wait_until(lambda: _seen(one) is None, GONE_WITHIN_S)
 
-    def reaped() -> bool:
-        seen = _look(one.pid)
-        return one.boot != boot_id() or seen is None or seen[1] != one.started
 
-    lives(one)  # takes note of its end, if it is a child of ours
-    wait_until(reaped, GONE_WITHIN_S)
+def _seen(one: Daemon) -> _Seen | None:
+    """What the kernel shows of it, unless that is another process."""
+    child = _children.get(one.pid)
+    if child is not None and child.poll() is not None:
+        del _children[one.pid]
+    seen = _look(one.pid)
+    if seen is None or seen.started != one.started or one.boot != boot_id():
+        return None
+    return seen
 
 
 def send(one: Daemon, number: signal.Signals) -> None:
