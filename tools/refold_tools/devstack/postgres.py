@@ -170,12 +170,8 @@ def make(cluster: Cluster, log: Path) -> Cluster:
     where.mkdir(mode=0o700, parents=True, exist_ok=True)
     if identity is not None:
         _take_over(where, identity)
-        if not can_enter(server.binaries / "postgres"):  # a wheel in a folder of root's
-            copy = where / f"server-{server.major}"
-            if not copy.exists():
-                shutil.copytree(server.binaries.parent, copy, symlinks=True)
-                _give(copy, identity)
-            server = Server(copy / "bin", server.major)
+        if not can_enter(server.binaries / "postgres"):
+            server = enterable(server, where, identity)
             cluster = cluster._replace(server=server)
     if cluster.data.exists():
         return cluster
@@ -197,6 +193,24 @@ def _take_over(where: Path, identity: Identity) -> None:
             f"{where} is in the way: it belongs to somebody else", "remove it, or ask its owner to"
         )
     os.chown(where, identity.user, identity.group)
+
+
+def enterable(server: Server, where: Path, identity: Identity) -> Server:
+    """A copy of the wheel's server that the account can start: it lies in a folder of root's.
+
+    The libraries of a wheel lie beside its package, and its programs look for them there.
+    """
+    packages = server.binaries.parents[2]
+    inside = server.binaries.relative_to(packages)
+    whole = where / f"server-{server.major}"
+    if not whole.exists():
+        fresh = where / "copying"
+        shutil.rmtree(fresh, ignore_errors=True)
+        for folder in packages.glob(f"{inside.parts[0]}*/"):
+            shutil.copytree(folder, fresh / folder.name, symlinks=True)
+        _give(fresh, identity)
+        fresh.rename(whole)
+    return Server(whole / inside, server.major)
 
 
 def _give(folder: Path, identity: Identity) -> None:
