@@ -102,7 +102,8 @@ def test_a_killed_broker_is_noticed_and_comes_back_with_its_data(tmp_path: Path)
         assert seen.pid != pid
         assert has_topic(port, "kept")
         pid = seen.pid
-    assert not Path(f"/proc/{pid}").exists(), "it has ended, and was reaped"
+    gone = daemons.wait_until(lambda: not Path(f"/proc/{pid}").exists(), PATIENCE_S)
+    assert gone, "it has ended, and was reaped"
     assert stack.status() == ()
 
 
@@ -225,7 +226,9 @@ def test_the_wheels_bring_a_java_and_a_server_that_can_be_moved(tmp_path: Path) 
 def test_three_brokers_are_one_cluster_that_misses_a_killed_one(tmp_path: Path) -> None:
     ports = Ports.free(3)
     with Stack.up(tmp_path, brokers=3, ports=ports, services={KAFKA}, tied=True) as stack:
-        assert [kafka.known_brokers(port) for port in ports.kafka] == [{1, 2, 3}] * 3
+        assert daemons.wait_until(
+            lambda: all(kafka.known_brokers(port) == {1, 2, 3} for port in ports.kafka), PATIENCE_S
+        )
         stack.kill_broker(2)
         others = ports.kafka[0], ports.kafka[2]
         assert daemons.wait_until(

@@ -30,6 +30,7 @@ from refold_tools.devstack.errors import (
 from refold_tools.devstack.java import Java
 from refold_tools.devstack.postgres import Server
 from refold_tools.devstack.state import State, locked, read_state, write_state
+from refold_tools.devstack.telling import quiet
 
 OLD, NEW = Java(Path("/old/bin/java"), 17), Java(Path("/new/bin/java"), 25)
 
@@ -80,17 +81,17 @@ def test_a_missing_maven_is_one_sentence_and_leaves_no_cache(
     monkeypatch.setenv("PATH", str(tmp_path))
     cache = tmp_path / "jars"
     with pytest.raises(PrerequisiteMissing, match="there is no `mvn` on PATH"):
-        jars.bring(KAFKA, cache, NEW, lambda line: None)
+        jars.bring(KAFKA, cache, NEW, quiet)
     assert not cache.exists()
 
 
 def test_jars_that_are_there_need_no_maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jars, "_run", lambda command, folder, *_: (folder / "files").mkdir())
     monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
-    brought = jars.bring(KAFKA, tmp_path, NEW, lambda line: None)
+    brought = jars.bring(KAFKA, tmp_path, NEW, quiet)
     monkeypatch.undo()
     monkeypatch.setenv("PATH", "")
-    assert jars.bring(KAFKA, tmp_path, NEW, lambda line: None) == brought
+    assert jars.bring(KAFKA, tmp_path, NEW, quiet) == brought
     assert [path.name for path in tmp_path.iterdir()] == [brought.name], "no half is left"
 
 

@@ -143,11 +143,11 @@ class _Progress:
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()
 
-    def __call__(self, line: str) -> None:
+    def __call__(self, line: str, *, passing: bool = False) -> None:
         """What a stack tells of itself."""
         if self._terminal:
             print(f"\r\033[K{line[:100]}", end="", file=sys.stderr, flush=True)
-        else:
+        elif not passing:
             print(line, file=sys.stderr, flush=True)
 
     def end(self) -> None:

@@ -140,6 +140,7 @@ def stop(many: Mapping[Daemon, signal.Signals], *, within_s: float) -> tuple[Dae
     """Ask them to end, wait for all, and SIGKILL those that do not. Returns the killed ones."""
     for one, number in many.items():
         send(one, number)
+        send(one, signal.SIGCONT)  # one that somebody has halted takes note of nothing else
     late = _wait_gone(many, within_s)
     kill(late)
     return late

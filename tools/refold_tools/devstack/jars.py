@@ -7,20 +7,18 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 from refold_tools.devstack.errors import JarsUnresolved, PrerequisiteMissing
 from refold_tools.devstack.java import Java
 from refold_tools.devstack.layout import KAFKA, KAFKA_VERSION, REGISTRY, REGISTRY_VERSION
+from refold_tools.devstack.telling import Tell
 
 POM = Path(__file__).with_name("pom.xml")
 MAVEN_WITHIN_S = 1_800.0
 VERSIONS = {KAFKA: KAFKA_VERSION, REGISTRY: REGISTRY_VERSION}
 SIZES = {KAFKA: "44 MB", REGISTRY: "158 MB"}
 """What is fetched where Maven's own repository on this machine has nothing of it yet."""
-
-Tell = Callable[[str], None]
 
 
 def bring(service: str, cache: Path, java: Java, tell: Tell) -> Path:
@@ -37,7 +35,7 @@ def bring(service: str, cache: Path, java: Java, tell: Tell) -> Path:
     if maven is None:
         raise PrerequisiteMissing(
             f"the jars of {what} come through Maven, and there is no `mvn` on PATH",
-            "install Maven 3.6 or newer (Debian and Ubuntu: apt install maven), "
+            "install Maven 3.6.3 or newer (Debian and Ubuntu: apt install maven), "
             "then repeat `refold devstack up`",
         )
     cache.mkdir(parents=True, exist_ok=True)
@@ -74,7 +72,7 @@ def _run(command: list[str], folder: Path, java: Java, what: str, tell: Tell) ->
             for line in process.stdout:
                 said.append(line.rstrip())
                 if name := downloading(line):
-                    tell(f"{what}: {name}")
+                    tell(f"{what}: {name}", passing=True)
     except BaseException:
         process.kill()
         raise

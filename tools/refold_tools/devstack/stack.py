@@ -6,7 +6,7 @@ import signal
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -32,13 +32,12 @@ from refold_tools.devstack.layout import (
     variables,
 )
 from refold_tools.devstack.state import State, locked, read_state, write_state
+from refold_tools.devstack.telling import Tell, quiet
 
 READY_WITHIN_S = 120.0
 STOP_WITHIN_S = 20.0
 STOPPED_BY = {POSTGRES: signal.SIGINT}
 """SIGTERM would let Postgres wait for its clients. Source: PostgreSQL, Shutting Down the Server."""
-
-Tell = Callable[[str], None]
 
 
 class Standing(NamedTuple):
@@ -84,7 +83,7 @@ class Stack:
         broker_settings: Mapping[str, str] | None = None,
         tied: bool = False,
         cache: Path | None = None,
-        tell: Tell = lambda line: None,
+        tell: Tell = quiet,
     ) -> Self:
         """Start what is not running yet and return when all of it is ready.
 
@@ -117,7 +116,7 @@ class Stack:
                 tools = tools._replace(cluster=cluster)
                 for name in missing:
                     self._start(name, tools)
-                self._await_ready(names, tell if missing else lambda line: None)
+                self._await_ready(names, tell if missing else quiet)
             except BaseException:
                 self._stop(missing)
                 raise
@@ -183,9 +182,9 @@ class Stack:
         name = broker_name(number)
         if daemons.lives(self.state.daemons[name]):
             return
-        self._start(name, self._tools((name,), lambda line: None))
+        self._start(name, self._tools((name,), quiet))
         if wait:
-            self._await_ready((name,), lambda line: None)
+            self._await_ready((name,), quiet)
 
     def __enter__(self) -> Self:
         """The stack, which is up."""
