@@ -85,6 +85,12 @@ COMMANDS = (
         "List, show or check the schemas of the records.",
     ),
     Entry(
+        "devstack",
+        "refold_tools.devstack.command:devstack",
+        "Start and stop Kafka, a schema registry and Postgres here, without Docker.",
+        needs="refold_tools.devstack",
+    ),
+    Entry(
         "bench",
         "refold_tools.bench:bench",
         "Measure against the budgets and the peers.",
