@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -75,7 +76,9 @@ def start(
 
     `tied`: it is killed when this process ends, however that happens.
     """
-    with log.open("ab") as output:
+    with log.open("ab") as output, warnings.catch_warnings():
+        # Python 3.12 and newer warn of a fork beside threads; what runs in the child takes no lock.
+        warnings.simplefilter("ignore", DeprecationWarning)
         process = subprocess.Popen(
             list(command),
             cwd=folder,
