@@ -131,7 +131,7 @@ class Stack:
 
     @property
     def variables(self) -> dict[str, str]:
-        """`REFOLD_LOG`, `REFOLD_REGISTRY_URL`, `REFOLD_DATABASE_URL`: those of what runs."""
+        """`REFOLD_LOG`, `REFOLD_REGISTRY_URL`, `REFOLD_DATABASE_URL`: those of what was started."""
         known = self.state
         return variables(known.ports, {name.partition("-")[0] for name in known.daemons})
 
@@ -194,6 +194,8 @@ class Stack:
 
     def _wanted_state(self, brokers: int | None, ports: Ports | None) -> State:
         """The state to go on with: that of the file if there is one, and if it fits."""
+        if ports is not None and brokers not in (None, len(ports.kafka)):
+            raise ValueError(f"these are ports for {len(ports.kafka)} broker(s), not {brokers}")
         known = read_state(self.folder)
         if known is None:
             wanted = ports or Ports.usual(brokers or 1)
