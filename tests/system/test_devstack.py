@@ -25,7 +25,7 @@ from refold_tools.devstack import (
     kafka,
     postgres,
 )
-from refold_tools.devstack.daemons import Daemon, Identity
+from refold_tools.devstack.daemons import Daemon, Identity, Launch
 from refold_tools.devstack.errors import ServiceNotReady
 from refold_tools.devstack.layout import HOST
 
@@ -179,7 +179,7 @@ def test_what_is_tied_to_a_process_does_not_outlive_its_sigkill(tmp_path: Path) 
 
 def test_a_pid_that_was_given_to_another_process_is_not_signalled(tmp_path: Path) -> None:
     sleeping = [sys.executable, "-c", "import time; time.sleep(60)"]
-    one = daemons.start(sleeping, folder=tmp_path, log=tmp_path / "log", tied=True)
+    one = daemons.start(Launch(sleeping, tmp_path), log=tmp_path / "log", tied=True)
     for other in (
         Daemon(one.pid, one.started - 1, one.boot),
         Daemon(one.pid, one.started, "another boot"),
@@ -195,7 +195,7 @@ def test_what_does_not_end_in_time_is_killed(tmp_path: Path) -> None:
     deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True)"
     deaf += "; time.sleep(60)"
     log = tmp_path / "log"
-    one = daemons.start([sys.executable, "-c", deaf], folder=tmp_path, log=log, tied=True)
+    one = daemons.start(Launch([sys.executable, "-c", deaf], tmp_path), log=log, tied=True)
     assert daemons.wait_until(lambda: log.read_text() == "1\n", PATIENCE_S)
     assert daemons.stop({one: signal.SIGTERM}, within_s=0.1) == (one,)
     assert not daemons.lives(one)
@@ -236,3 +236,5 @@ def test_three_brokers_are_one_cluster_that_misses_a_killed_one(tmp_path: Path) 
         )
         stack.start_broker(2)
         assert [one.ready for one in stack.status()] == [True] * 3
+        for number in (1, 2, 3):  # nobody wants to wait for three farewells
+            stack.kill_broker(number)

@@ -210,6 +210,11 @@ def test_a_stack_keeps_its_number_of_brokers(tmp_path: Path) -> None:
     assert Stack.up(tmp_path, services=()).state.brokers == 3
 
 
+def test_ports_are_for_as_many_brokers_as_are_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"ports for 1 broker\(s\), not 3"):
+        Stack.up(tmp_path, brokers=3, ports=Ports.free(), services=())
+
+
 def test_last_words_are_those_that_say_what_is_wrong(tmp_path: Path) -> None:
     log = tmp_path / "log"
     assert last_words(log) == "it said nothing"

@@ -24,6 +24,7 @@ CODE = re.compile(r"R\d{3}")
 PACKAGES = ("refold_schemas", "refold_projections", "refold", "refold_tools")
 SOURCES = ("schemas", "projections", "services", "tools")
 PAGE_SECTIONS = ["What happened", "What was kept", "What to do next"]
+IMPORTED_AS = {"pyyaml": "yaml"}
 ADR_SECTIONS = ["Context", "Choice", "What we gave up"]
 
 
@@ -318,7 +319,8 @@ def test_what_is_imported_is_declared() -> None:
     extras = project["optional-dependencies"]
 
     def names(requirements: list[str]) -> set[str]:
-        return {re.split(r"[<>=\[; ]", r)[0].replace("-", "_").lower() for r in requirements}
+        bare = (re.split(r"[<>=\[; ]", r)[0].replace("-", "_").lower() for r in requirements)
+        return {IMPORTED_AS.get(name, name) for name in bare}
 
     declared = names(project["dependencies"])
     demo, dev = names(extras["demo"]), names(extras["dev"])

@@ -4,10 +4,11 @@ import os
 import signal
 import subprocess
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from refold_tools.processes import ends_with_parent
 
@@ -38,6 +39,25 @@ class Identity(NamedTuple):
     group: int
 
 
+class Launch(NamedTuple):
+    """How a process is started: its command, its working directory, and whose it is."""
+
+    command: Sequence[str]
+    folder: Path
+    identity: Identity | None = None
+
+
+class Part(Protocol):
+    """One process of a stack, with all that its start takes."""
+
+    def make(self, log: Path) -> None:
+        """Make what it needs before its first start; what is there already stays."""
+
+    def launch(self) -> Launch:
+        """How it is started."""
+        ...
+
+
 @cache
 def boot_id() -> str:
     """What tells this boot of the machine from every other."""
@@ -62,30 +82,23 @@ def _look(pid: int) -> _Seen | None:
     return _Seen(fields[0], int(fields[17]), int(fields[19]))
 
 
-def start(
-    command: Sequence[str],
-    *,
-    folder: Path,
-    log: Path,
-    tied: bool,
-    environment: Mapping[str, str] | None = None,
-    identity: Identity | None = None,
-) -> Daemon:
+def start(launch: Launch, *, log: Path, tied: bool) -> Daemon:
     """Start a process in a session of its own; what it writes is added to `log`.
 
     `tied`: it is killed when this process ends, however that happens.
     """
-    with log.open("ab") as output:
+    with log.open("ab") as output, warnings.catch_warnings():
+        # Python 3.12 and newer warn of a fork beside threads; what runs in the child takes no lock.
+        warnings.simplefilter("ignore", DeprecationWarning)
         process = subprocess.Popen(
-            list(command),
-            cwd=folder,
-            env=None if environment is None else dict(environment),
+            list(launch.command),
+            cwd=launch.folder,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             preexec_fn=ends_with_parent(signal.SIGKILL) if tied else None,
-            **credentials(identity),  # type: ignore[call-overload]
+            **credentials(launch.identity),  # type: ignore[call-overload]
         )
     _children[process.pid] = process
     seen = _look(process.pid)

@@ -8,12 +8,14 @@ import struct
 import subprocess
 from collections.abc import Mapping, Set
 from pathlib import Path
+from typing import NamedTuple
 
-from refold_tools.devstack.daemons import last_words
+from refold_tools.devstack.daemons import Launch, last_words
 from refold_tools.devstack.errors import ServiceNotReady
 from refold_tools.devstack.java import Java
 from refold_tools.devstack.layout import HOST, Ports, broker_name
 
+SETTINGS = "server.properties"
 FORMAT_WITHIN_S = 60.0
 ANSWER_WITHIN_S = 2.0
 ANSWER_SIZE_MAX = 1 << 20
@@ -59,45 +61,46 @@ def settings(number: int, ports: Ports, data: Path, more: Mapping[str, str]) -> 
     }
 
 
-def write_settings(number: int, ports: Ports, folder: Path, more: Mapping[str, str]) -> Path:
-    """Write the settings of a broker into its folder and return the file."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "server.properties"
-    lines = (
-        f"{name}={value}\n"
-        for name, value in settings(number, ports, folder / "data", more).items()
-    )
-    path.write_text("".join(lines))
-    return path
+class Broker(NamedTuple):
+    """One broker, by its number from 1 on. `more` are settings of the caller's."""
 
+    java: Java
+    jars: Path
+    folder: Path
+    number: int
+    ports: Ports
+    cluster_id: str
+    more: Mapping[str, str]
 
-def format_folder(java: Java, jars: Path, folder: Path, cluster_id: str, log: Path) -> None:
-    """Give the broker's folder its cluster id, once: Kafka starts on no other."""
-    if (folder / "data/meta.properties").exists():
-        return
-    tool = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", "server.properties"]
-    command = [str(java.path), "-XX:TieredStopAtLevel=1", *_classpath(jars), *tool]
-    with log.open("ab") as output:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            timeout=FORMAT_WITHIN_S,
-        )
-    if done.returncode:
-        raise ServiceNotReady(folder.name, "could not format its folder", last_words(log), log)
+    def make(self, log: Path) -> None:
+        """Write its settings, and once give its folder the cluster id: it starts on no other."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        said = settings(self.number, self.ports, self.folder / "data", self.more)
+        lines = (f"{name}={value}\n" for name, value in said.items())
+        (self.folder / SETTINGS).write_text("".join(lines))
+        if (self.folder / "data/meta.properties").exists():
+            return
+        tool = ("kafka.tools.StorageTool", "format", "-t", self.cluster_id, "-c", SETTINGS)
+        with log.open("ab") as output:
+            done = subprocess.run(
+                [*self._java("-XX:TieredStopAtLevel=1"), *tool],
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=FORMAT_WITHIN_S,
+            )
+        if done.returncode:
+            name = broker_name(self.number)
+            raise ServiceNotReady(name, "could not format its folder", last_words(log), log)
 
+    def launch(self) -> Launch:
+        """Started with the settings that its folder has."""
+        level = "-Dorg.apache.logging.log4j.level=INFO"  # without a file log4j writes errors only
+        return Launch([*self._java(*HEAP, level), "kafka.Kafka", SETTINGS], self.folder)
 
-def command(java: Java, jars: Path) -> list[str]:
-    """What starts a broker in its folder."""
-    level = "-Dorg.apache.logging.log4j.level=INFO"  # without a file log4j writes errors only
-    return [str(java.path), *HEAP, level, *_classpath(jars), "kafka.Kafka", "server.properties"]
-
-
-def _classpath(jars: Path) -> list[str]:
-    return ["-cp", f"{jars}/*"]
+    def _java(self, *options: str) -> list[str]:
+        return [str(self.java.path), *options, "-cp", f"{self.jars}/*"]
 
 
 def ready(port: int, awaited: Set[int]) -> bool:
@@ -153,8 +156,3 @@ def _exactly(line: socket.socket, size: int) -> bytes:
         parts.append(part)
         size -= len(part)
     return b"".join(parts)
-
-
-def log_of(folder: Path, number: int) -> Path:
-    """Where a broker's output goes."""
-    return folder / f"{broker_name(number)}.log"

@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from refold_tools.devstack.daemons import Identity, credentials, last_words
+from refold_tools.devstack.daemons import Identity, Launch, credentials, last_words
 from refold_tools.devstack.errors import PrerequisiteMissing, ServiceNotReady
 from refold_tools.devstack.layout import DATABASE, HOST, POSTGRES, POSTGRES_MAJOR_MIN, USER
 
@@ -30,6 +30,8 @@ INSTALLED = ("usr/lib/postgresql/*/bin", "usr/pgsql-*/bin")
 """Where Debian's and Red Hat's packages put servers, which are not on PATH there."""
 ACCOUNTS = ("postgres", "nobody")
 """Whose account a server gets that root starts: it refuses to run as root."""
+ELSEWHERE = Path("/")
+"""Where the server works: its account need not be able to enter our folder."""
 PROTOCOL = 196_608
 """Version 3.0. Source: PostgreSQL, Message Formats, StartupMessage."""
 
@@ -133,56 +135,58 @@ def place(folder: Path, identity: Identity | None) -> Path:
 
 
 class Cluster(NamedTuple):
-    """A database cluster: its folder, the server for it and the account it belongs to."""
+    """A database cluster: where it is, the server for it, the account it belongs to, its port."""
 
     place: Path
     server: Server
     identity: Identity | None
+    port: int
 
     @property
     def data(self) -> Path:
         """What the server calls its data directory."""
         return self.place / "data"
 
-    def command(self, port: int) -> list[str]:
-        """What starts the server. No socket file: its path could be too long for the system."""
-        return [
-            *(str(self.server.binaries / "postgres"), "-D", str(self.data), "-p", str(port)),
+    def make(self, log: Path) -> None:
+        """Make the folder and the database in it.
+
+        Data that stand under their name are whole: they are made beside it and renamed.
+        """
+        self.place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self.identity is not None:
+            _take_over(self.place, self.identity)
+        if self.data.exists():
+            return
+        fresh = self.place / "making"
+        shutil.rmtree(fresh, ignore_errors=True)
+        initdb = [self._program("initdb"), "-D", str(fresh), "-U", USER, "--auth=trust"]
+        _run([*initdb, "--encoding=UTF8", "--locale=C", "--no-sync"], "", self.identity, log)
+        single = [self._program("postgres"), "--single", "-F", "-D", str(fresh), "postgres"]
+        _run(single, f"CREATE DATABASE {DATABASE}\n", self.identity, log)
+        fresh.rename(self.data)
+
+    def launch(self) -> Launch:
+        """Without a socket file: its path could be too long for the system."""
+        command = (
+            *(self._program("postgres"), "-D", str(self.data), "-p", str(self.port)),
             *("-c", f"listen_addresses={HOST}", "-c", "unix_socket_directories="),
-        ]
+        )
+        return Launch(command, ELSEWHERE, self.identity)
+
+    def _program(self, name: str) -> str:
+        server = self.server
+        if self.identity is not None and not can_enter(server.binaries / name):
+            server = enterable(server, self.place, self.identity)
+        return str(server.binaries / name)
 
 
-def look(folder: Path) -> Cluster:
+def look(folder: Path, port: int) -> Cluster:
     """The cluster of a stack, made already or not, with the server that it will have."""
     identity = account()
     where = place(folder, identity)
     version = where / "data/PG_VERSION"
     data_major = int(version.read_text()) if version.exists() else None
-    return Cluster(where, choose(servers(), data_major), identity)
-
-
-def make(cluster: Cluster, log: Path) -> Cluster:
-    """Make the cluster's folder and database where they are missing; returns it as it is now.
-
-    A database that stands under its name is whole: it is made beside it and renamed.
-    """
-    where, server, identity = cluster
-    where.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if identity is not None:
-        _take_over(where, identity)
-        if not can_enter(server.binaries / "postgres"):
-            server = enterable(server, where, identity)
-            cluster = cluster._replace(server=server)
-    if cluster.data.exists():
-        return cluster
-    fresh = where / "making"
-    shutil.rmtree(fresh, ignore_errors=True)
-    tool = [str(server.binaries / "initdb"), "-D", str(fresh), "-U", USER, "--auth=trust"]
-    _run([*tool, "--encoding=UTF8", "--locale=C", "--no-sync"], "", identity, log)
-    single = [str(server.binaries / "postgres"), "--single", "-F", "-D", str(fresh), "postgres"]
-    _run(single, f"CREATE DATABASE {DATABASE}\n", identity, log)
-    fresh.rename(cluster.data)
-    return cluster
+    return Cluster(where, choose(servers(), data_major), identity, port)
 
 
 def _take_over(where: Path, identity: Identity) -> None:
@@ -224,7 +228,7 @@ def _run(command: list[str], said: str, identity: Identity | None, log: Path) ->
         done = subprocess.run(
             command,
             input=said.encode(),
-            cwd="/",  # the account need not be able to enter ours
+            cwd=ELSEWHERE,
             stdout=output,
             stderr=subprocess.STDOUT,
             timeout=MAKE_WITHIN_S,

@@ -5,28 +5,40 @@ Its store is in memory: schemas are registered again by those who need them, and
 
 import http.client
 from pathlib import Path
+from typing import NamedTuple
 
+from refold_tools.devstack.daemons import Launch
 from refold_tools.devstack.java import Java
 from refold_tools.devstack.layout import HOST, REGISTRY_PATH
 
 ANSWER_WITHIN_S = 5.0
 
 
-def command(java: Java, files: Path, port: int) -> list[str]:
-    """What starts the registry."""
-    return [
-        str(java.path),
-        "-Xmx512m",
-        "-XX:+UseSerialGC",
-        "-XX:TieredStopAtLevel=1",  # it is ready a third sooner, and never under load here
-        f"-Dquarkus.http.host={HOST}",
-        f"-Dquarkus.http.port={port}",
-        # Health and metrics: nobody asks for them here, and 9000 on all addresses may be taken.
-        f"-Dquarkus.management.host={HOST}",
-        "-Dquarkus.management.port=0",
-        "-jar",
-        str(files / "quarkus-run.jar"),
-    ]
+class Registry(NamedTuple):
+    """The registry: a Java, the files of the application, where it runs and listens."""
+
+    java: Java
+    files: Path
+    folder: Path
+    port: int
+
+    def make(self, log: Path) -> None:
+        """It needs nothing."""
+
+    def launch(self) -> Launch:
+        """Listening on one port that others know, on this machine only."""
+        options = (
+            "-Xmx512m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",  # it is ready a third sooner, and never under load here
+            f"-Dquarkus.http.host={HOST}",
+            f"-Dquarkus.http.port={self.port}",
+            # Health and metrics: nobody asks for them, and 9000 on all addresses may be taken.
+            f"-Dquarkus.management.host={HOST}",
+            "-Dquarkus.management.port=0",
+        )
+        application = str(self.files / "quarkus-run.jar")
+        return Launch([str(self.java.path), *options, "-jar", application], self.folder)
 
 
 def ready(port: int) -> bool:

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from refold_tools.devstack import daemons, jars, java, kafka, postgres, registry
-from refold_tools.devstack.daemons import Daemon
+from refold_tools.devstack.daemons import Daemon, Part
 from refold_tools.devstack.errors import PortTaken, ServiceNotReady, StackDiffers
 from refold_tools.devstack.layout import (
     HOST,
@@ -36,6 +36,7 @@ from refold_tools.devstack.telling import Tell, quiet
 
 READY_WITHIN_S = 120.0
 STOP_WITHIN_S = 20.0
+NEEDS_JAVA = {KAFKA: (JAVA_KAFKA_MIN, "Kafka"), REGISTRY: (JAVA_REGISTRY_MIN, "the registry")}
 STOPPED_BY = {POSTGRES: signal.SIGINT}
 """SIGTERM would let Postgres wait for its clients. Source: PostgreSQL, Shutting Down the Server."""
 
@@ -49,16 +50,6 @@ class Standing(NamedTuple):
     lives: bool
     ready: bool
     said: str = ""
-
-
-class _Tools(NamedTuple):
-    """What the processes are started with; found before the first one starts."""
-
-    java_kafka: java.Java | None
-    jars_kafka: Path | None
-    java_registry: java.Java | None
-    jars_registry: Path | None
-    cluster: postgres.Cluster | None
 
 
 class Stack:
@@ -109,13 +100,13 @@ class Stack:
             missing = tuple(name for name in names if name not in alive)
             for name in missing:
                 _check_ports(name, known.ports)
-            tools = self._tools(missing, tell)
+            parts = self._parts(missing, known, broker_settings, tell)
             write_state(self.folder, known)
             try:
-                cluster = self._prepare(missing, known, tools, broker_settings)
-                tools = tools._replace(cluster=cluster)
+                with ThreadPoolExecutor() as pool:  # side by side: most of the time each waits
+                    tuple(pool.map(lambda name: parts[name].make(self._log(name)), missing))
                 for name in missing:
-                    self._start(name, tools)
+                    self._start(name, parts[name])
                 self._await_ready(names, tell if missing else quiet)
             except BaseException:
                 self._stop(missing)
@@ -140,7 +131,7 @@ class Stack:
 
     @property
     def variables(self) -> dict[str, str]:
-        """`REFOLD_LOG`, `REFOLD_REGISTRY_URL`, `REFOLD_DATABASE_URL`: those of what runs."""
+        """`REFOLD_LOG`, `REFOLD_REGISTRY_URL`, `REFOLD_DATABASE_URL`: those of what was started."""
         known = self.state
         return variables(known.ports, {name.partition("-")[0] for name in known.daemons})
 
@@ -179,10 +170,10 @@ class Stack:
 
     def start_broker(self, number: int, *, wait: bool = True) -> None:
         """Start a broker that has ended, with the settings it had; `wait`: until it is ready."""
-        name = broker_name(number)
-        if daemons.lives(self.state.daemons[name]):
+        name, known = broker_name(number), self.state
+        if daemons.lives(known.daemons[name]):
             return
-        self._start(name, self._tools((name,), quiet))
+        self._start(name, self._parts((name,), known, {}, quiet)[name])
         if wait:
             self._await_ready((name,), quiet)
 
@@ -203,6 +194,8 @@ class Stack:
 
     def _wanted_state(self, brokers: int | None, ports: Ports | None) -> State:
         """The state to go on with: that of the file if there is one, and if it fits."""
+        if ports is not None and brokers not in (None, len(ports.kafka)):
+            raise ValueError(f"these are ports for {len(ports.kafka)} broker(s), not {brokers}")
         known = read_state(self.folder)
         if known is None:
             wanted = ports or Ports.usual(brokers or 1)
@@ -217,66 +210,41 @@ class Stack:
             raise StackDiffers(self.folder, f"the ports {has} and is up", "others")
         return known._replace(ports=ports)
 
-    def _tools(self, names: Iterable[str], tell: Tell) -> _Tools:
+    def _parts(
+        self, names: Iterable[str], known: State, more: Mapping[str, str], tell: Tell
+    ) -> dict[str, Part]:
+        """What is to be started. All programs are found before anything is fetched or made."""
         services = {name.partition("-")[0] for name in names}
-        tools = _Tools(None, None, None, None, None)
+        javas = {
+            service: java.choose(java.javas(), major_min, what)
+            for service, (major_min, what) in NEEDS_JAVA.items()
+            if service in services
+        }
+        parts: dict[str, Part] = {}
         if POSTGRES in services:
-            tools = tools._replace(cluster=postgres.look(self.folder))
-        if KAFKA in services:
-            one = java.choose(java.javas(), JAVA_KAFKA_MIN, "Kafka")
-            tools = tools._replace(java_kafka=one)
-        if REGISTRY in services:
-            one = java.choose(java.javas(), JAVA_REGISTRY_MIN, "the registry")
-            tools = tools._replace(java_registry=one)
-        # Only now, with all programs found, what may take minutes.
-        if tools.java_kafka:
-            files = jars.bring(KAFKA, self.cache, tools.java_kafka, tell)
-            tools = tools._replace(jars_kafka=files)
-        if tools.java_registry:
-            files = jars.bring(REGISTRY, self.cache, tools.java_registry, tell)
-            tools = tools._replace(jars_registry=files)
-        return tools
+            parts[POSTGRES] = postgres.look(self.folder, known.ports.postgres)
+        files = {one: jars.bring(one, self.cache, javas[one], tell) for one in javas}
+        for name in names:
+            if name == REGISTRY:
+                one, port = javas[REGISTRY], known.ports.registry
+                parts[name] = registry.Registry(one, files[REGISTRY], self.folder, port)
+            elif number := broker_number(name):
+                parts[name] = kafka.Broker(
+                    javas[KAFKA],
+                    files[KAFKA],
+                    self.folder / name,
+                    number,
+                    known.ports,
+                    known.cluster_id,
+                    more,
+                )
+        return parts
 
-    def _prepare(
-        self, names: Iterable[str], known: State, tools: _Tools, more: Mapping[str, str]
-    ) -> postgres.Cluster | None:
-        """Make the folders that are missing, side by side: most of the time each waits."""
-        with ThreadPoolExecutor() as pool:
-            database = None
-            if tools.cluster:
-                database = pool.submit(postgres.make, tools.cluster, self._log(POSTGRES))
-            waits = []
-            for name in names:
-                if (number := broker_number(name)) and tools.java_kafka and tools.jars_kafka:
-                    folder = self.folder / name
-                    kafka.write_settings(number, known.ports, folder, more)
-                    arguments = (tools.java_kafka, tools.jars_kafka, folder, known.cluster_id)
-                    waits.append(pool.submit(kafka.format_folder, *arguments, self._log(name)))
-            for one in waits:
-                one.result()
-            return database.result() if database else None
-
-    def _start(self, name: str, tools: _Tools) -> None:
+    def _start(self, name: str, part: Part) -> None:
         known = self.state
-        port, *_ = ports_of(name, known.ports)
         if name in known.daemons:
             daemons.wait_reaped(known.daemons[name])
-        identity, folder = None, self.folder
-        if name == POSTGRES:
-            assert tools.cluster is not None
-            command, identity = tools.cluster.command(port), tools.cluster.identity
-            folder = Path("/")  # its account need not be able to enter ours
-        elif name == REGISTRY:
-            assert tools.java_registry is not None
-            assert tools.jars_registry is not None
-            command = registry.command(tools.java_registry, tools.jars_registry, port)
-        else:
-            assert tools.java_kafka is not None
-            assert tools.jars_kafka is not None
-            command, folder = kafka.command(tools.java_kafka, tools.jars_kafka), self.folder / name
-        one = daemons.start(
-            command, folder=folder, log=self._log(name), tied=self.tied, identity=identity
-        )
+        one = daemons.start(part.launch(), log=self._log(name), tied=self.tied)
         write_state(self.folder, known.with_daemon(name, one))
 
     def _await_ready(self, names: Iterable[str], tell: Tell) -> None:
