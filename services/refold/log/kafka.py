@@ -17,6 +17,7 @@ from refold.log.kafka_access import Access, access_from_settings, told
 from refold.log.kafka_batches import NOT_STORED, REFUSED, Sender
 from refold.log.kafka_fetch import OutOfRange, Reader
 from refold.log.kafka_group import HAND_OVER_MS, SESSION_MS, Coordinator, Member
+from refold.log.kafka_owners import Owners
 from refold.log.kafka_topics import (
     Cluster,
     Topics,
@@ -43,10 +44,6 @@ REQUEST_TIMEOUT_MS = 30_000
 """How long one request may be without an answer; a JoinGroup waits for the other members."""
 APPEND_TIMEOUT_MS = 8_000
 """How long an append looks for a leader with replicas enough before it says that there is none."""
-JOIN_S = 0.25
-"""How long `suggest` waits for the first answer of the group."""
-LEAVE_S = 1.0
-"""How long `close` waits for the group to let an owner go."""
 
 Answer = TypeVar("Answer")
 _ERRORS = (errors.KafkaError, OSError, TimeoutError)
@@ -74,13 +71,15 @@ class KafkaLog:
         self._batch_size_max = batch_size_max
         self._session_ms, self._hand_over_ms = session_ms, hand_over_ms
         self._request_timeout_ms = request_timeout_ms
+        self._settings: dict[str, Any] = {}
+        self._group = f"{self._place.namespace}.owners"
         self._facts: LogFacts | None = None
         self._places: dict[tuple[Topic, int], TopicPartition] = {}
         self._client: AIOKafkaClient | None = None
         self._reader: Reader | None = None
         self._sender: Sender | None = None
         self._coordinator: Coordinator | None = None
-        self._members: dict[str, Member] = {}
+        self._owners: Owners | None = None
         self._open = False
         self._closing: asyncio.Future[None] | None = None
         self.unsafe: tuple[str, ...] = ()
@@ -182,7 +181,8 @@ class KafkaLog:
         names = [topic_name(self._place.namespace, topic) for topic in Topic]
         await self._client.set_topics(names)
         self._reader = Reader(self._client)
-        self._coordinator = Coordinator(self._client, f"{self._place.namespace}.owners")
+        self._settings = settings
+        self._coordinator = Coordinator(self._client, self._group)
         producer = AIOKafkaProducer(
             **settings,
             acks="all",
@@ -209,17 +209,12 @@ class KafkaLog:
         self._open = False
         assert self._closing is not None
         self._closing.set_result(None)
-        if leave:
-            for member in self._members.values():
-                with contextlib.suppress(*_ERRORS):  # else its session expires
-                    async with asyncio.timeout(LEAVE_S):
-                        await member.leave()
-        await self._give_back()
+        await self._give_back(leave=leave)
 
-    async def _give_back(self) -> None:
-        for member in self._members.values():
-            await member.stop()
-        self._members.clear()
+    async def _give_back(self, *, leave: bool = False) -> None:
+        if self._owners is not None:
+            await self._owners.close(leave=leave)
+            self._owners = None
         if self._reader is not None:
             await self._reader.close()
         if self._sender is not None:
@@ -301,23 +296,23 @@ class KafkaLog:
         self._check_open()
         if self.unsafe:
             raise LogUnsafe(self.url, self.unsafe)
-        member = self._members.get(owner)
-        if member is None:
-            assert self._coordinator is not None
-            member = Member(
-                self._coordinator,
-                owner,
-                topic_name(self._place.namespace, Topic.COMMANDS),
-                self.facts.partition_count,
-                session_ms=self._session_ms,
-                hand_over_ms=self._hand_over_ms,
-            )
-            self._members[owner] = member
-            await asyncio.wait([member.joined], timeout=JOIN_S)
-        if member.failure is not None and not member.partitions:
-            reason = f"the group of owners cannot be asked: {told(member.failure)}"
+        if self._owners is None:
+            self._owners = Owners(self._settings, self._group, self._member)
+        partitions, failure = await self._asked(self._owners.suggest(owner))
+        if failure is not None and not partitions:
+            reason = f"the group of owners cannot be asked: {told(failure)}"
             raise LogUnavailable(self.url, reason)
-        return Suggestion(member.partitions)
+        return Suggestion(partitions)
+
+    def _member(self, coordinator: Coordinator, owner: str) -> Member:
+        return Member(
+            coordinator,
+            owner,
+            topic_name(self._place.namespace, Topic.COMMANDS),
+            self.facts.partition_count,
+            session_ms=self._session_ms,
+            hand_over_ms=self._hand_over_ms,
+        )
 
     async def owner_lives(self, partition: int) -> bool | None:
         """Whether a member of the group has the partition; None while the group shares anew.
@@ -334,9 +329,8 @@ class KafkaLog:
     async def give_up(self, owner: str) -> None:
         """Leave the group, so that another member gets the partitions at once."""
         self._check_open()
-        member = self._members.pop(owner, None)
-        if member is not None:
-            await self._asked(member.leave())
+        if self._owners is not None:
+            await self._asked(self._owners.give_up(owner))
 
     async def trim(self, topic: Topic, partition: int, before_offset: int) -> None:
         """Delete the records before `before_offset` (DeleteRecords): the log starts there then."""

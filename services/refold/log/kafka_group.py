@@ -24,7 +24,7 @@ from aiokafka.protocol.group import (
 
 from refold.log.leases import shares_of
 
-SESSION_MS = 10_000
+SESSION_MS = 6_000
 """How long a member that is not heard of keeps its partitions."""
 REBALANCE_MS = 10_000
 """How long the group waits for a member to join again before it goes on without it."""
