@@ -6,12 +6,15 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 POM = Path(__file__).with_name("kafka-pom.xml")
 CLUSTER_ID = "cmVmb2xkLXRlc3RzLTAwMQ"
 START_S = 60
-# A group forgets a dead member soon, and the cleaner of compacted topics looks often.
+# A group forgets a dead member soon, a controller its killed broker, and the cleaner looks often.
 SETTINGS = """\
 process.roles=broker,controller
 node.id=1
@@ -31,6 +34,8 @@ share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
 group.min.session.timeout.ms=500
+broker.session.timeout.ms=1500
+broker.heartbeat.interval.ms=250
 log.cleaner.backoff.ms=100
 log.initial.task.delay.ms=100
 """
@@ -123,3 +128,17 @@ class Broker:
         """SIGCONT."""
         assert self.process is not None
         self.process.send_signal(signal.SIGCONT)
+
+
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """The body of a fixture: a running broker, ended with its tests."""
+    lacking = missing()
+    if lacking:
+        pytest.skip(f"no Kafka broker can be started here: {lacking}")
+    cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "refold"
+    broker = Broker(tmp_path_factory.mktemp("kafka"), jars(cache))
+    broker.start()
+    try:
+        yield broker
+    finally:
+        broker.kill()
