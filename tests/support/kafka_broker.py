@@ -50,7 +50,7 @@ def free_port() -> int:
 
 def missing() -> str:
     """What this machine lacks to run a broker, or an empty text."""
-    lacking = [name for name in ("java", "mvn") if shutil.which(name) is None]
+    lacking = [name for name in ("java", "mvn", "openssl") if shutil.which(name) is None]
     return f"{' and '.join(lacking)} not on PATH" if lacking else ""
 
 
@@ -66,17 +66,51 @@ def jars(cache: Path) -> Path:
     return lib
 
 
-class Broker:
-    """One broker with its data in `directory`; `port` stays the same over restarts."""
+# A second door that asks who comes in: TLS, and a name with a password.
+SECURE = """\
+listeners=PLAINTEXT://127.0.0.1:{port},SASL_SSL://127.0.0.1:{secure},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL_SSL://127.0.0.1:{secure}
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL
+sasl.enabled.mechanisms=PLAIN
+listener.name.sasl_ssl.plain.sasl.jaas.config={login} required user_{user}="{password}";
+ssl.keystore.type=PEM
+ssl.keystore.location={directory}/both.pem
+"""
+LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+USER, PASSWORD = "worker", "correct-horse"
 
-    def __init__(self, directory: Path, lib: Path) -> None:
+
+class Broker:
+    """One broker with its data in `directory`; its ports stay the same over restarts.
+
+    With `secure` it has a second one, `secure_server`, for `USER` with `PASSWORD` over TLS; the
+    certificate to trust is `cafile`.
+    """
+
+    def __init__(self, directory: Path, lib: Path, *, secure: bool = False) -> None:
         self.directory, self.lib = directory, lib
-        self.port, self._controller = free_port(), free_port()
+        self.port, self._controller, secure_port = free_port(), free_port(), free_port()
+        self.secure_server = f"127.0.0.1:{secure_port}"
+        self.cafile = directory / "cert.pem"
         self.process: subprocess.Popen[bytes] | None = None
         directory.mkdir(parents=True, exist_ok=True)
         self._settings = directory / "server.properties"
+        settings = SETTINGS
+        if secure:
+            self._certify()
+            kept = [line for line in SETTINGS.splitlines() if "listener" not in line.split("=")[0]]
+            kept.append("controller.listener.names=CONTROLLER")
+            settings = "\n".join(kept) + "\n" + SECURE
         self._settings.write_text(
-            SETTINGS.format(port=self.port, controller=self._controller, directory=directory)
+            settings.format(
+                port=self.port,
+                controller=self._controller,
+                secure=secure_port,
+                directory=directory,
+                login=LOGIN,
+                user=USER,
+                password=PASSWORD,
+            )
         )
         self._java("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", self._settings)
 
@@ -91,6 +125,14 @@ class Broker:
 
     def _java(self, main: str, *arguments: object) -> None:
         subprocess.run(self._command(main, *arguments), check=True, capture_output=True)
+
+    def _certify(self) -> None:
+        key = self.directory / "key.pem"
+        command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+        command += ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+        command += ["-keyout", str(key), "-out", str(self.cafile)]
+        subprocess.run(command, check=True, capture_output=True)
+        (self.directory / "both.pem").write_text(key.read_text() + self.cafile.read_text())
 
     def start(self) -> None:
         """Start it and wait until it answers."""
@@ -130,13 +172,13 @@ class Broker:
         self.process.send_signal(signal.SIGCONT)
 
 
-def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+def started(tmp_path_factory: pytest.TempPathFactory, *, secure: bool = False) -> Iterator[Broker]:
     """The body of a fixture: a running broker, ended with its tests."""
     lacking = missing()
     if lacking:
         pytest.skip(f"no Kafka broker can be started here: {lacking}")
     cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "refold"
-    broker = Broker(tmp_path_factory.mktemp("kafka"), jars(cache))
+    broker = Broker(tmp_path_factory.mktemp("kafka"), jars(cache), secure=secure)
     broker.start()
     try:
         yield broker

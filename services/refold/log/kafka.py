@@ -13,7 +13,7 @@ from aiokafka import AIOKafkaProducer, errors
 from aiokafka.client import AIOKafkaClient
 from aiokafka.structs import TopicPartition
 
-from refold.log.kafka_access import Access, access_from_settings, told
+from refold.log.kafka_access import Access, access_from_settings, connect, told
 from refold.log.kafka_batches import NOT_STORED, REFUSED, Sender
 from refold.log.kafka_fetch import OutOfRange, Reader
 from refold.log.kafka_group import HAND_OVER_MS, SESSION_MS, Coordinator, Member
@@ -118,7 +118,7 @@ class KafkaLog:
         settings["request_timeout_ms"] = self._request_timeout_ms
         try:
             # First of all a connection: it says in a moment whether there is a broker.
-            await self._connect(settings)
+            self._client = await connect(settings)
             topics = Topics(access.of_librdkafka(self._place.servers), self._place.namespace)
             cluster, made = await self._topics(topics, create=create)
             self._learn(cluster)
@@ -137,10 +137,6 @@ class KafkaLog:
         self._open = True
         return made
 
-    async def _connect(self, settings: dict[str, Any]) -> None:
-        self._client = AIOKafkaClient(**settings)
-        await self._client.bootstrap()
-
     async def _topics(self, topics: Topics, *, create: bool) -> tuple[Cluster, bool]:
         cluster = await topics.describe()
         missing = [topic for topic in Topic if topic not in cluster.topics]
@@ -148,6 +144,8 @@ class KafkaLog:
             return cluster, False
         names = ", ".join(topic_name(self._place.namespace, topic) for topic in missing)
         if not create:
+            if len(missing) == len(Topic):
+                raise LogMissing(self.url, f"it has no namespace {self._place.namespace!r}")
             raise LogMissing(self.url, f"there is no topic {names}")
         if Topic.EVENTS in cluster.topics:
             count = cluster.topics[Topic.EVENTS].partition_count

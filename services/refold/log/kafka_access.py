@@ -1,12 +1,15 @@
 """How this process may reach a Kafka cluster: security settings, for both client libraries."""
 
 import logging
+import os
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from aiokafka.errors import KafkaError
+from aiokafka.client import AIOKafkaClient
+from aiokafka.conn import create_conn
+from aiokafka.errors import KafkaConnectionError, KafkaError
 
 # Its own lines about a lost connection go where the program logs to, not on the terminal's stderr
 # beside the sentence that refold says.
@@ -54,6 +57,8 @@ class Access:
 
 def access_from_settings() -> Access:
     """What the environment says. Raises SettingInvalid naming the variable."""
+    if not any(name.upper().startswith("REFOLD_KAFKA_") for name in os.environ):
+        return Access()  # a tenth of a second for a command line that needs none of it
     from refold.settings import load_settings
 
     settings = load_settings()
@@ -67,12 +72,31 @@ def access_from_settings() -> Access:
     )
 
 
+async def connect(settings: dict[str, Any]) -> AIOKafkaClient:
+    """A client that has reached a broker. Raises what the connection to the last one ended with."""
+    client = AIOKafkaClient(**settings)
+    try:
+        await client.bootstrap()
+    except KafkaConnectionError:  # its reasons went to the logger: ask once more, for the answer
+        await client.close()
+        named = {name: value for name, value in settings.items() if name != "bootstrap_servers"}
+        for host, port, _ in client.hosts[-1:]:
+            (await create_conn(host, port, **named)).close()
+        raise
+    except BaseException:
+        await client.close()
+        raise
+    return client
+
+
 def told(error: BaseException) -> str:
     """What a client's error says, in a line, with its name: many have nothing but a name."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
     name = type(error).__name__.removesuffix("Error")
-    text = " ".join(str(error).split()).removeprefix(f"[Error {getattr(error, 'errno', '')}] ")
-    if isinstance(error, KafkaError) and text.startswith(type(error).__name__):
+    if isinstance(error, OSError):
+        return error.strerror or str(error) or name
+    text = " ".join(str(error).split())
+    if isinstance(error, KafkaError):
         text = text.removeprefix(type(error).__name__).lstrip(": ")
     return f"{name}: {text}" if text else name

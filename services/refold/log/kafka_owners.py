@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from aiokafka import errors
 from aiokafka.client import AIOKafkaClient
 
+from refold.log.kafka_access import connect
 from refold.log.kafka_group import Coordinator, Member
 
 LEAVE_S = 1.0
@@ -80,13 +81,8 @@ class Owners:
         assert self._connecting is not None, "the thread has made it before it runs its loop"
         async with self._connecting:
             if self._coordinator is None:
-                client = AIOKafkaClient(**self._settings)
-                try:
-                    await client.bootstrap()
-                except BaseException:
-                    await client.close()
-                    raise
-                self._client, self._coordinator = client, Coordinator(client, self._group)
+                self._client = await connect(self._settings)
+                self._coordinator = Coordinator(self._client, self._group)
             return self._coordinator
 
     async def _give_up(self, owner: str) -> None:
