@@ -22,7 +22,7 @@ from refold.log import Entry, Topic, open_log, partition_for
 from refold.log.kafka import KafkaLog
 from refold.log.kafka_access import Access
 from refold.log.kafka_topics import Cluster, Topics, problems
-from refold.testing.log_conformance import LogConformance, MakeLog
+from refold.testing.log_conformance import CHECKS, NEEDS, Check, LogConformance, MakeLog
 from refold_schemas.errors import (
     BatchTooLarge,
     LogMissing,
@@ -33,6 +33,8 @@ from refold_schemas.errors import (
 )
 from support.kafka_broker import Broker, free_port
 from support.kafka_maker import CUT, MakeKafkaLog, producer_of
+
+APPLICABLE = [check for check in CHECKS if NEEDS[check] <= MakeKafkaLog.can]
 
 
 class TestKafkaLog(LogConformance):
@@ -45,6 +47,16 @@ class TestKafkaLog(LogConformance):
     @pytest.fixture
     def make_log(self, broker: Broker) -> MakeLog:
         return MakeKafkaLog(broker)
+
+    @pytest.mark.parametrize("check", APPLICABLE, ids=lambda check: check.__name__)
+    def test_conforms(self, check: Check, make_log: MakeLog) -> None:
+        super().test_conforms(check, make_log)
+
+
+def test_of_the_suite_one_check_is_not_for_a_broker() -> None:
+    """It cleans on demand; below is a test that waits for the cleaner."""
+    [left_out] = [check.__name__ for check in CHECKS if check not in APPLICABLE]
+    assert left_out == "check_compaction_takes_old_snapshots"
 
 
 @pytest.fixture
