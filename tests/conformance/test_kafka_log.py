@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from aiokafka.protocol.fetch import FetchRequest
 from confluent_kafka import Producer
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stubs forget to export
     AdminClient,
@@ -293,6 +294,39 @@ def test_large_batches_are_compressed(make: MakeKafkaLog) -> None:
     asyncio.run(main())
     stored = make.broker.directory / "data" / f"{make.namespace}.events-0"
     assert sum(path.stat().st_size for path in stored.glob("*.log")) < 5_000
+
+
+def test_a_new_leader_that_is_behind_hides_nothing_that_was_acknowledged(
+    make: MakeKafkaLog,
+) -> None:
+    """KIP-207: after an election a leader shows less for a moment, to fetches without an error."""
+
+    async def main() -> None:
+        log = make()
+        await log.open(create=True)
+        await log.append(Topic.EVENTS, 0, entries(4))
+        client: Any = log._client
+        send = client.send
+
+        async def behind(node_id: int, request: object, **group: object) -> Any:
+            response = await send(node_id, request, **group)
+            if isinstance(request, FetchRequest):
+                client.send = send
+                [(topic, [answer])] = response.topics
+                partition, code, _, _, start, *rest = answer
+                response.topics = [(topic, [(partition, code, 1, 1, start, *rest[:-1], b"")])]
+            return response
+
+        client.send = behind
+        assert len(await log.read(Topic.EVENTS, 0, 1)) == 3
+        client.send = behind
+        assert await log.bounds(Topic.EVENTS, 0) == (0, 4)
+        client.send = behind
+        assert await log.wait(Topic.EVENTS, 0, 3, timeout_ms=1_000)
+        assert client.send is send
+        await log.close()
+
+    asyncio.run(main())
 
 
 # ---- producers that are not ours

@@ -235,9 +235,12 @@ class KafkaLog:
         sender = self._sender
         assert sender is not None, "there is a sender while the handle is open"
         try:
-            return await self._until_closed(
+            ack = await self._until_closed(
                 sender.send(place, entries, size, APPEND_TIMEOUT_MS / 1000)
             )
+            if ack.offset is not None and ack.offset >= 0:
+                self._read_by().acknowledged(place, ack.offset + len(entries))
+            return ack
         except LogClosed:
             reason = "the handle was closed"
         except (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError) as error:

@@ -53,6 +53,7 @@ class Reader:
 
     def __init__(self, client: AIOKafkaClient) -> None:
         self._client = client
+        # The end of what is readable: it falls only if the log was cut.
         self._ends: dict[TopicPartition, int] = {}
         self._polls: dict[TopicPartition, asyncio.Task[None]] = {}
 
@@ -125,6 +126,10 @@ class Reader:
                     return False  # the handle is being closed
                 poll.result()
 
+    def acknowledged(self, place: TopicPartition, end: int) -> None:
+        """An append was acknowledged: what lies before `end` can be read from now on."""
+        self._ends[place] = max(end, self._ends.get(place, end))
+
     async def trim(self, place: TopicPartition, before_offset: int) -> None:
         """Delete the records before an offset. Raises OutOfRange where that is none of the log."""
 
@@ -181,7 +186,7 @@ class Reader:
             _READ_UNCOMMITTED,
             [(place.topic, [(place.partition, offset, size_max)])],
         )
-        leader = self._leader(place)
+        leader, known = self._leader(place), self._ends.get(place, 0)
         group: dict[str, Any] = {"group": place} if wait_ms else {}
         response = await self._client.send(leader, request, **group)
         [(_, [answer])] = response.topics
@@ -192,7 +197,12 @@ class Reader:
             raise OutOfRange
         if error is not errors.NoError:
             raise error()
-        self._ends[place] = end
+        if end < known:
+            # A new leader has yet to learn how far the others have come, and shows less than was
+            # acknowledged. It says so when it is asked for its end (KIP-207), not to a fetch.
+            self._ends[place] = await self._offset_at(place, _LATEST)
+            raise errors.LeaderNotAvailableError(f"{place.topic} is behind what was acknowledged")
+        self._ends[place] = max(end, self._ends.get(place, end))
         return _unpack(data, offset, start, end, size_max)
 
     async def _offset_at(self, place: TopicPartition, which: int) -> int:
