@@ -324,13 +324,14 @@ def test_what_is_imported_is_declared() -> None:
 
     declared = names(project["dependencies"])
     demo, dev = names(extras["demo"]), names(extras["dev"])
+    kafka = names(extras["kafka"])
     ours = {*PACKAGES, "support", "model", "mutants", "world"}
     ours |= {p.stem if p.suffix else p.name for p in (ROOT / "examples").iterdir()}
     allowed = {
         "schemas": declared,
         "projections": declared,
         # the conformance suite and the pytest plugin are for people who have pytest
-        "services": declared | {"pytest"},
+        "services": declared | kafka | {"pytest"},
         "tools": declared | demo,
         "examples": declared | demo,
         "tests": declared | demo | dev,

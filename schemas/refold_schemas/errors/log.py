@@ -1,5 +1,6 @@
-"""Errors of the log room (R301-R315): which log, what is known of it, and what to do next."""
+"""Errors of the log room (R301-R316): which log, what is known of it, and what to do next."""
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from refold_schemas.errors.base import RefoldError
@@ -16,23 +17,23 @@ class LogUrlInvalid(RefoldError):
         super().__init__(
             f"the log URL {url!r} cannot be used: {reason}",
             kept="nothing was opened or changed",
-            next="write it like sqlite:///relative.db, sqlite:////absolute.db?ns=name "
-            "or memory://name",
+            next="write it like sqlite:///relative.db, sqlite:////absolute.db?ns=name, "
+            "kafka://host:9092/name or memory://name",
         )
 
 
 class LogAdapterMissing(RefoldError):
-    """A log URL whose scheme is known, but whose adapter is not part of this version."""
+    """A log URL whose scheme is known, but whose client libraries are not installed."""
 
     code: ClassVar[str] = "R302"
     exit_code: ClassVar[int] = 2
 
-    def __init__(self, url: str, adapter: str) -> None:
-        self.url, self.adapter = url, adapter
+    def __init__(self, url: str, missing: str, *, extra: str) -> None:
+        self.url, self.missing, self.extra = url, missing, extra
         super().__init__(
-            f"this version of refold has no {adapter} adapter, so {url} cannot be opened",
+            f"{url} cannot be opened: the package {missing} is not installed",
             kept="nothing was opened or changed",
-            next="use sqlite:///FILE.db, or a version of refold with that adapter",
+            next=f"pip install 'refold[{extra}]', or use sqlite:///FILE.db",
         )
 
 
@@ -247,4 +248,20 @@ class PartitionMissing(LogMissing):
             url,
             f"{topic} has partitions 0 to {partition_count - 1}, there is no {partition}",
             next="compare the partition counts of the topics with `refold doctor`",
+        )
+
+
+class LogUnsafe(LogUnavailable):
+    """Topics whose settings cannot hold what refold promises: they are read, but not owned."""
+
+    code: ClassVar[str] = "R316"
+
+    def __init__(self, url: str, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__(
+            url,
+            "its topics cannot hold what refold promises: " + "; ".join(self.problems),
+            kept="everything; the log can be read, no worker claims a partition of it",
+            next="correct the settings of the topics (docs/errors/R316.md), then start the "
+            "worker again",
         )

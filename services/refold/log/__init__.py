@@ -31,8 +31,9 @@ def open_log(url: str = LOG_DEFAULT) -> Log:
     """The log behind `url`, not yet opened: `await log.open(create=...)` does the work.
 
     `memory://NAME`, `sqlite:///relative.db`, `sqlite:////absolute.db`, the latter two with
-    `?ns=NAMESPACE` (default `default`) and `?partitions=N` (for a namespace yet to be made).
-    Raises LogUrlInvalid, and LogAdapterMissing for `kafka://`.
+    `?ns=NAMESPACE` (default `default`) and `?partitions=N` (for a namespace yet to be made);
+    `kafka://HOST:PORT[,HOST:PORT]/NAMESPACE`, also with `?partitions=N`. Raises LogUrlInvalid, and
+    LogAdapterMissing where the packages of the extra `kafka` are not installed.
     """
     scheme, separator, _ = url.partition("://")
     match scheme if separator else "":
@@ -45,7 +46,13 @@ def open_log(url: str = LOG_DEFAULT) -> Log:
 
             return SqliteLog(url, make_directory=url.partition("?")[0] == LOG_DEFAULT)
         case "kafka":
-            raise LogAdapterMissing(url, "Kafka")
+            try:
+                from refold.log.kafka import KafkaLog
+            except ModuleNotFoundError as error:
+                missing = error.name or "aiokafka"
+                raise LogAdapterMissing(url, missing, extra="kafka") from error
+
+            return KafkaLog(url)
         case "":
             raise LogUrlInvalid(url, "it does not begin with a scheme such as sqlite://")
         case _:

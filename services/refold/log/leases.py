@@ -1,6 +1,6 @@
 """How partitions are shared among live owners: one pure rule for the logs that keep leases."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 
@@ -65,3 +65,33 @@ def share_of(
         leaving=frozenset(leaving),
         freed=frozenset(freed) - frozenset(taken),
     )
+
+
+def shares_of(
+    held: Mapping[str, Collection[int]], partition_count: int
+) -> dict[str, frozenset[int]]:
+    """What each member of a group is to hold; `held` says what it holds now.
+
+    Shares differ by one at most, those who hold most keep the larger ones, and nothing moves
+    without need. What two claim to hold stays with the first by name.
+
+    >>> {name: sorted(share) for name, share in shares_of({"a": [0, 1, 2], "b": []}, 3).items()}
+    {'a': [0, 1], 'b': [2]}
+    """
+    free = set(range(partition_count))
+    kept: dict[str, list[int]] = {}
+    for member in sorted(held):
+        kept[member] = sorted(free.intersection(held[member]))
+        free.difference_update(kept[member])
+    base, extra = divmod(partition_count, len(held))
+    order = sorted(kept, key=lambda member: (-len(kept[member]), member))
+    quotas = {member: base + (at < extra) for at, member in enumerate(order)}
+    for member, quota in quotas.items():
+        free.update(kept[member][quota:])
+        del kept[member][quota:]
+    left = sorted(free)
+    for member, quota in quotas.items():
+        need = quota - len(kept[member])
+        kept[member] += left[:need]
+        del left[:need]
+    return {member: frozenset(partitions) for member, partitions in kept.items()}

@@ -1,8 +1,9 @@
 """The settings as a pydantic model: one field for each environment variable."""
 
+from typing import Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import field_validator
+from pydantic import FilePath, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from refold.settings import LOG_DEFAULT, TIME_ZONE_DEFAULT
@@ -21,6 +22,16 @@ class Settings(BaseSettings):
     """`REFOLD_REGISTRY_URL`: refused, since this version has only the embedded registry."""
     database_url: str | None = None
     """`REFOLD_DATABASE_URL`: refused, since this version has no projections in a database."""
+    kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    """`REFOLD_KAFKA_SECURITY_PROTOCOL`: whether a Kafka log is reached over TLS and with SASL."""
+    kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
+    """`REFOLD_KAFKA_SASL_MECHANISM`."""
+    kafka_username: str | None = None
+    """`REFOLD_KAFKA_USERNAME`."""
+    kafka_password: SecretStr | None = None
+    """`REFOLD_KAFKA_PASSWORD`: shown nowhere."""
+    kafka_cafile: FilePath | None = None
+    """`REFOLD_KAFKA_CAFILE`: certificates to trust instead of the machine's own."""
     time_zone: str = TIME_ZONE_DEFAULT
     """`REFOLD_TIME_ZONE`: the zone in which the command line writes times."""
 

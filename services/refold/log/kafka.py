@@ -1,0 +1,385 @@
+"""The log on Kafka: one handle has a producer for its appends and a client for everything else.
+
+Who owns a partition is no matter of this adapter: the consumer group only suggests.
+"""
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from aiokafka import AIOKafkaProducer, errors
+from aiokafka.client import AIOKafkaClient
+from aiokafka.structs import TopicPartition
+
+from refold.log.kafka_access import Access, access_from_settings, connect, told
+from refold.log.kafka_batches import NOT_STORED, REFUSED, Sender
+from refold.log.kafka_fetch import OutOfRange, Reader
+from refold.log.kafka_group import HAND_OVER_MS, SESSION_MS, Coordinator, Member
+from refold.log.kafka_owners import Owners
+from refold.log.kafka_topics import (
+    Cluster,
+    Topics,
+    TopicsRefused,
+    problems,
+    topic_name,
+)
+from refold.log.kafka_url import PARTITION_COUNT_DEFAULT, parse_url
+from refold.log.port import Ack, Entry, LogFacts, Record, Suggestion, Topic
+from refold.log.sizes import BATCH_SIZE_MAX, check_batch
+from refold_schemas.errors.log import (
+    AppendUnknown,
+    BatchTooLarge,
+    LogClosed,
+    LogMissing,
+    LogUnavailable,
+    LogUnsafe,
+    LogUrlInvalid,
+    OffsetOutOfRange,
+    PartitionMissing,
+)
+
+REQUEST_TIMEOUT_MS = 30_000
+"""How long one request may be without an answer; a JoinGroup waits for the other members."""
+APPEND_TIMEOUT_MS = 8_000
+"""How long an append looks for a leader with replicas enough before it says that there is none."""
+
+Answer = TypeVar("Answer")
+_ERRORS = (errors.KafkaError, OSError, TimeoutError)
+
+
+class KafkaLog:
+    """A handle on the topics of a namespace. One for each process is enough.
+
+    `batch_size_max` counts only when the topics are made. `session_ms` is how long an owner that
+    is not heard of keeps its partitions, `hand_over_ms` how long one that must give some has them.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        access: Access | None = None,
+        batch_size_max: int = BATCH_SIZE_MAX,
+        session_ms: int = SESSION_MS,
+        hand_over_ms: int = HAND_OVER_MS,
+        request_timeout_ms: int = REQUEST_TIMEOUT_MS,
+    ) -> None:
+        self._place = parse_url(url)
+        self._access = access
+        self._batch_size_max = batch_size_max
+        self._session_ms, self._hand_over_ms = session_ms, hand_over_ms
+        self._request_timeout_ms = request_timeout_ms
+        self._settings: dict[str, Any] = {}
+        self._group = f"{self._place.namespace}.owners"
+        self._facts: LogFacts | None = None
+        self._places: dict[tuple[Topic, int], TopicPartition] = {}
+        self._client: AIOKafkaClient | None = None
+        self._reader: Reader | None = None
+        self._sender: Sender | None = None
+        self._coordinator: Coordinator | None = None
+        self._owners: Owners | None = None
+        self._open = False
+        self._closing: asyncio.Future[None] | None = None
+        self.unsafe: tuple[str, ...] = ()
+        """What of the topics' settings cannot hold the promises: `suggest` refuses to go on."""
+
+    @property
+    def url(self) -> str:
+        """The URL it was opened with; it holds no secrets."""
+        return self._place.url
+
+    @property
+    def facts(self) -> LogFacts:
+        """Facts as the cluster described them; raises LogClosed before `open`."""
+        if self._facts is None:
+            raise LogClosed(self.url)
+        return self._facts
+
+    # Opening and closing
+
+    async def open(self, *, create: bool) -> bool:
+        """Connect; with `create` make the topics that are missing, and say so.
+
+        Raises LogUnavailable, LogMissing, and LogUrlInvalid if the URL asks for another partition
+        count than the topics have. Topics whose settings cannot hold the promises may be read, but
+        not owned: see `unsafe`.
+        """
+        access = access_from_settings() if self._access is None else self._access
+        try:
+            settings = access.of_aiokafka(self._place.servers)
+        except (OSError, ssl.SSLError) as error:
+            raise LogUnavailable(
+                self.url,
+                f"the CA certificates in {access.cafile} cannot be read: {told(error)}",
+                next="correct REFOLD_KAFKA_CAFILE",
+            ) from error
+        settings["request_timeout_ms"] = self._request_timeout_ms
+        try:
+            # First of all a connection: it says in a moment whether there is a broker.
+            self._client = await connect(settings)
+            topics = Topics(access.of_librdkafka(self._place.servers), self._place.namespace)
+            cluster, made = await self._topics(topics, create=create)
+            self._learn(cluster)
+            await self._start(settings)
+        except BaseException as error:
+            await self._give_back()
+            if isinstance(error, (*_ERRORS, TopicsRefused, ValueError)):
+                reason = str(error) if isinstance(error, TopicsRefused) else told(error)
+                raise LogUnavailable(
+                    self.url,
+                    reason,
+                    next="check that the brokers run and that REFOLD_KAFKA_* fit them, "
+                    "then start again; refold goes on from the log",
+                ) from error
+            raise
+        self._open = True
+        return made
+
+    async def _topics(self, topics: Topics, *, create: bool) -> tuple[Cluster, bool]:
+        cluster = await topics.describe()
+        missing = [topic for topic in Topic if topic not in cluster.topics]
+        if not missing:
+            return cluster, False
+        names = ", ".join(topic_name(self._place.namespace, topic) for topic in missing)
+        if not create:
+            if len(missing) == len(Topic):
+                raise LogMissing(self.url, f"it has no namespace {self._place.namespace!r}")
+            raise LogMissing(self.url, f"there is no topic {names}")
+        if Topic.EVENTS in cluster.topics:
+            count = cluster.topics[Topic.EVENTS].partition_count
+        else:
+            count = self._place.partition_count or PARTITION_COUNT_DEFAULT
+        return await topics.make(count, self._batch_size_max), True
+
+    def _learn(self, cluster: Cluster) -> None:
+        count = cluster.topics[Topic.EVENTS].partition_count
+        asked = self._place.partition_count
+        if asked is not None and asked != count:
+            raise LogUrlInvalid(
+                self.url, f"it asks for {asked} partitions, the namespace was made with {count}"
+            )
+        name = self._place.namespace
+        self.unsafe = tuple(problems(name, cluster))
+        size_max = min(
+            int(cluster.topics[topic].settings["max.message.bytes"])
+            for topic in (Topic.COMMANDS, Topic.EVENTS, Topic.SNAPSHOTS)
+        )
+        ids = tuple(cluster.topics[topic].topic_id for topic in Topic)
+        self._facts = LogFacts(name, count, ids, size_max)
+        self._places = {
+            (topic, partition): TopicPartition(topic_name(name, topic), partition)
+            for topic in Topic
+            for partition in range(cluster.topics[topic].partition_count)
+        }
+
+    async def _start(self, settings: dict[str, Any]) -> None:
+        assert self._client is not None
+        names = [topic_name(self._place.namespace, topic) for topic in Topic]
+        await self._client.set_topics(names)
+        self._reader = Reader(self._client)
+        self._settings = settings
+        self._coordinator = Coordinator(self._client, self._group)
+        producer = AIOKafkaProducer(
+            **settings,
+            acks="all",
+            enable_idempotence=False,
+            max_batch_size=self.facts.batch_size_max,
+            max_request_size=self.facts.batch_size_max,
+        )
+        self._sender = Sender(producer, self.facts.batch_size_max)
+        await producer.start()
+        await producer.client.set_topics(names)
+        self._closing = asyncio.get_running_loop().create_future()
+
+    async def close(self) -> None:
+        """Leave the group and close all connections. Appends under way end as unknown."""
+        await self._end(leave=True)
+
+    async def kill(self) -> None:
+        """End the handle as SIGKILL ends its process: its sessions stay until they expire."""
+        await self._end(leave=False)
+
+    async def _end(self, *, leave: bool) -> None:
+        if not self._open:
+            return
+        self._open = False
+        assert self._closing is not None
+        self._closing.set_result(None)
+        await self._give_back(leave=leave)
+
+    async def _give_back(self, *, leave: bool = False) -> None:
+        if self._owners is not None:
+            await self._owners.close(leave=leave)
+            self._owners = None
+        if self._reader is not None:
+            await self._reader.close()
+        if self._sender is not None:
+            await self._sender.close()
+            self._sender = None
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
+
+    # What the port asks for
+
+    async def append(self, topic: Topic, partition: int, entries: Sequence[Entry]) -> Ack:
+        """Append one batch; see the port.
+
+        A LogUnavailable raised here says in `stored` that the batch is known not to be stored.
+        """
+        place = self._at(topic, partition)
+        size_max = self.facts.batch_size_max
+        size = check_batch(topic, partition, entries, size_max)
+        sender = self._sender
+        assert sender is not None, "there is a sender while the handle is open"
+        try:
+            ack = await self._until_closed(
+                sender.send(place, entries, size, APPEND_TIMEOUT_MS / 1000)
+            )
+            if ack.offset is not None and ack.offset >= 0:
+                self._read_by().acknowledged(place, ack.offset + len(entries))
+            return ack
+        except LogClosed:
+            reason = "the handle was closed"
+        except (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError) as error:
+            # The topic's limit was lowered meanwhile, or that of the broker is lower yet.
+            raise BatchTooLarge(
+                topic=topic.value, partition=partition, size=size, size_max=size_max
+            ) from error
+        except (*NOT_STORED, *REFUSED) as error:
+            raise LogUnavailable(self.url, told(error), stored=False) from error
+        except _ERRORS as error:
+            reason = told(error)
+        raise AppendUnknown(topic=topic.value, partition=partition, reason=reason)
+
+    def idle_when(self, is_idle: Callable[[], bool]) -> None:
+        """Nothing here holds a loop up."""
+
+    async def read(
+        self, topic: Topic, partition: int, offset: int, *, size_max: int = 1 << 20
+    ) -> Sequence[Record]:
+        """Stored records from `offset` on, whole batches until `size_max`; see the port."""
+        place, reader = self._at(topic, partition), self._read_by()
+        try:
+            return await self._asked(reader.read(place, offset, size_max))
+        except OutOfRange:
+            start, end = await self._asked(reader.bounds(place))
+            if offset >= start:
+                return []  # behind the end
+            raise OffsetOutOfRange(
+                topic=topic.value, partition=partition, offset=offset, start=start, end=end
+            ) from None
+
+    async def bounds(self, topic: Topic, partition: int) -> tuple[int, int]:
+        """`(start, end)` of the partition."""
+        place = self._at(topic, partition)
+        return await self._asked(self._read_by().bounds(place))
+
+    async def wait(self, topic: Topic, partition: int, offset: int, *, timeout_ms: int) -> bool:
+        """Wait until a record at or after `offset` is there (or `offset` is not kept any more).
+
+        The broker answers as soon as there is one; it is asked again every five seconds.
+        """
+        place = self._at(topic, partition)
+        try:
+            return await self._asked(self._read_by().wait(place, offset, timeout_ms / 1000))
+        except LogClosed:
+            return False
+
+    async def suggest(self, owner: str) -> Suggestion:
+        """The partitions that the group gives to `owner` now: it joins at the first call.
+
+        Raises LogUnsafe where the topics' settings cannot hold the promises, and LogUnavailable
+        where the group cannot be asked and has given the partitions away by now.
+        """
+        self._check_open()
+        if self.unsafe:
+            raise LogUnsafe(self.url, self.unsafe)
+        if self._owners is None:
+            self._owners = Owners(self._settings, self._group, self._member)
+        partitions, failure = await self._asked(self._owners.suggest(owner))
+        if failure is not None and not partitions:
+            reason = f"the group of owners cannot be asked: {told(failure)}"
+            raise LogUnavailable(self.url, reason)
+        return Suggestion(partitions)
+
+    def _member(self, coordinator: Coordinator, owner: str) -> Member:
+        return Member(
+            coordinator,
+            owner,
+            topic_name(self._place.namespace, Topic.COMMANDS),
+            self.facts.partition_count,
+            session_ms=self._session_ms,
+            hand_over_ms=self._hand_over_ms,
+        )
+
+    async def owner_lives(self, partition: int) -> bool | None:
+        """Whether a member of the group has the partition; None while the group shares anew.
+
+        Who is killed is said to live until its session has expired.
+        """
+        place = self._at(Topic.COMMANDS, partition)
+        assert self._coordinator is not None
+        try:
+            return await self._until_closed(self._coordinator.is_held(place.topic, partition))
+        except _ERRORS:
+            return None
+
+    async def give_up(self, owner: str) -> None:
+        """Leave the group, so that another member gets the partitions at once."""
+        self._check_open()
+        if self._owners is not None:
+            await self._asked(self._owners.give_up(owner))
+
+    async def trim(self, topic: Topic, partition: int, before_offset: int) -> None:
+        """Delete the records before `before_offset` (DeleteRecords): the log starts there then."""
+        place = self._at(topic, partition)
+        with contextlib.suppress(OutOfRange):  # it starts further on already
+            await self._asked(self._read_by().trim(place, before_offset))
+
+    # What they have in common
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise LogClosed(self.url)
+
+    def _at(self, topic: Topic, partition: int) -> TopicPartition:
+        self._check_open()
+        place = self._places.get((topic, partition))
+        if place is None:
+            raise PartitionMissing(
+                self.url,
+                topic=topic.value,
+                partition=partition,
+                partition_count=self.facts.partition_count,
+            )
+        return place
+
+    def _read_by(self) -> Reader:
+        assert self._reader is not None, "there is a reader while the handle is open"
+        return self._reader
+
+    async def _asked(self, asking: Coroutine[Any, Any, Answer]) -> Answer:
+        try:
+            return await self._until_closed(asking)
+        except _ERRORS as error:
+            raise LogUnavailable(self.url, told(error)) from error
+
+    async def _until_closed(self, asking: Coroutine[Any, Any, Answer]) -> Answer:
+        """What is asked for, or LogClosed as soon as the handle is closed."""
+        assert self._closing is not None
+        task = asyncio.ensure_future(asking)
+        try:
+            either: list[asyncio.Future[Any]] = [task, self._closing]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if not task.done():
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, *_ERRORS):
+                await task
+            raise LogClosed(self.url)
+        return task.result()

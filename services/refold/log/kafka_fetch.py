@@ -1,0 +1,247 @@
+"""Reading from Kafka by offset: fetches, bounds and long polls, with no group and no position.
+
+One request is one answer about one partition: nothing is fetched ahead, and nothing is kept that a
+cut of the log could make wrong. Long polls have connections of their own, since a broker answers
+the requests of one connection one after the other.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from aiokafka import errors
+from aiokafka.client import AIOKafkaClient
+from aiokafka.protocol.admin import DeleteRecordsRequest
+from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.protocol.offset import OffsetRequest
+from aiokafka.record.memory_records import MemoryRecords
+from aiokafka.structs import TopicPartition
+
+from refold.log.port import Record
+from refold.log.sizes import RECORD_OVERHEAD
+
+HEADER = "refold"
+RETRY_MS = 5_000
+"""How long a read looks for the leader, or for a connection to it, before it fails."""
+RETRY_PAUSE_S = 0.1
+POLL_MS = 5_000
+"""How long a broker holds a long poll; the next one follows only if somebody still waits."""
+POLL_SIZE = 1
+TRIM_TIMEOUT_MS = 10_000
+_READ_UNCOMMITTED = 0
+_EARLIEST, _LATEST = -2, -1
+
+Answer = TypeVar("Answer")
+
+
+class Fetched(NamedTuple):
+    """What a fetch found: records at or after the offset, where to go on, and the log's bounds."""
+
+    records: list[Record]
+    offset_next: int
+    start: int
+    end: int
+
+
+class OutOfRange(Exception):
+    """The offset asked for is below the log's start or behind its end."""
+
+
+class Reader:
+    """Reads of one handle. Errors are those of aiokafka, and TimeoutError."""
+
+    def __init__(self, client: AIOKafkaClient) -> None:
+        self._client = client
+        # The end of what is readable: it falls only if the log was cut.
+        self._ends: dict[TopicPartition, int] = {}
+        self._polls: dict[TopicPartition, asyncio.Task[None]] = {}
+
+    async def close(self) -> None:
+        """End the polls under way."""
+        polls = list(self._polls.values())
+        for poll in polls:
+            poll.cancel()
+        if polls:
+            await asyncio.wait(polls)
+
+    async def read(self, place: TopicPartition, offset: int, size_max: int) -> list[Record]:
+        """Records from `offset` on, at least one if there is any. Raises OutOfRange."""
+        while True:
+            fetched = await self._retried(partial(self._fetch, place, offset, size_max))
+            if fetched.records or fetched.offset_next >= fetched.end:
+                return fetched.records
+            if fetched.offset_next == offset:  # the broker sent nothing: it says so by no error
+                await asyncio.sleep(RETRY_PAUSE_S)
+            # Else nothing but control records, or what compaction has left of a batch.
+            offset = fetched.offset_next
+
+    async def bounds(self, place: TopicPartition) -> tuple[int, int]:
+        """`(start, end)` of the partition."""
+        known = self._ends.get(place)
+        if known is not None:  # one request, which says both, instead of two
+            try:
+                fetched = await self._retried(partial(self._fetch, place, known, POLL_SIZE))
+                return fetched.start, fetched.end
+            except OutOfRange:
+                del self._ends[place]  # the log was cut, or trimmed up to its end
+        start, end = await asyncio.gather(
+            self._retried(partial(self._offset_at, place, _EARLIEST)),
+            self._retried(partial(self._offset_at, place, _LATEST)),
+        )
+        self._ends[place] = end
+        return start, end
+
+    async def wait(self, place: TopicPartition, offset: int, timeout_s: float) -> bool:
+        """Whether a record at or after `offset` is there within the time, or that is trimmed."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        if timeout_s <= 0:
+            await self.bounds(place)  # what is known of the end may be old
+        looked = offset  # from `offset` up to here there is no record, only holes
+        while True:
+            end = self._ends.get(place)
+            if end is None or looked < end:
+                try:
+                    if await self.read(place, looked, POLL_SIZE):
+                        return True
+                    looked = max(looked, self._ends.get(place, looked))
+                except OutOfRange:
+                    start, _ = await self.bounds(place)
+                    if offset < start:
+                        return True
+                    looked = offset
+            left_s = deadline - loop.time()
+            if left_s <= 0:
+                return False
+            poll = self._polls.get(place)
+            if poll is None:
+                poll = asyncio.create_task(self._poll(place))
+                self._polls[place] = poll
+                poll.add_done_callback(lambda _: self._polls.pop(place, None))
+            # Not cancelled with its waiter: the next one joins it.
+            await asyncio.wait([poll], timeout=left_s)
+            if poll.done():
+                if poll.cancelled():
+                    return False  # the handle is being closed
+                poll.result()
+
+    def acknowledged(self, place: TopicPartition, end: int) -> None:
+        """An append was acknowledged: what lies before `end` can be read from now on."""
+        self._ends[place] = max(end, self._ends.get(place, end))
+
+    async def trim(self, place: TopicPartition, before_offset: int) -> None:
+        """Delete the records before an offset. Raises OutOfRange where that is none of the log."""
+
+        async def ask() -> None:
+            request = DeleteRecordsRequest(
+                [(place.topic, [(place.partition, before_offset)])], TRIM_TIMEOUT_MS
+            )
+            response = await self._client.send(self._leader(place), request)
+            error = errors.for_code(response.topics[0][1][0][2])
+            if error is errors.OffsetOutOfRangeError:
+                raise OutOfRange
+            if error is not errors.NoError:
+                raise error()
+
+        await self._retried(ask)
+
+    async def _poll(self, place: TopicPartition) -> None:
+        """Until the partition grows beyond the end that is known, or `POLL_MS`."""
+        end = self._ends.get(place)
+        if end is None:
+            _, end = await self.bounds(place)
+        try:
+            await self._retried(partial(self._fetch, place, end, POLL_SIZE, wait_ms=POLL_MS))
+        except OutOfRange:
+            self._ends.pop(place, None)
+
+    async def _retried(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Ask until there is an answer: leaders move, connections break."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + RETRY_MS / 1000
+        while True:
+            try:
+                return await ask()
+            except errors.KafkaError as error:
+                if not error.retriable or loop.time() > deadline:
+                    raise
+                if error.invalid_metadata:
+                    await self._client.force_metadata_update()
+            await asyncio.sleep(RETRY_PAUSE_S)
+
+    def _leader(self, place: TopicPartition) -> int:
+        leader = self._client.cluster.leader_for_partition(place)
+        if leader is None or leader < 0:
+            raise errors.LeaderNotAvailableError(f"{place.topic} partition {place.partition}")
+        return int(leader)
+
+    async def _fetch(
+        self, place: TopicPartition, offset: int, size_max: int, *, wait_ms: int = 0
+    ) -> Fetched:
+        request = FetchRequest(
+            wait_ms,
+            1,
+            size_max,
+            _READ_UNCOMMITTED,
+            [(place.topic, [(place.partition, offset, size_max)])],
+        )
+        leader, known = self._leader(place), self._ends.get(place, 0)
+        group: dict[str, Any] = {"group": place} if wait_ms else {}
+        response = await self._client.send(leader, request, **group)
+        [(_, [answer])] = response.topics
+        # Partition, error, end, last stable offset, start, (aborted, replica,) records.
+        code, end, start, data = answer[1], answer[2], answer[4], answer[-1]
+        error = errors.for_code(code)
+        if error is errors.OffsetOutOfRangeError:
+            raise OutOfRange
+        if error is not errors.NoError:
+            raise error()
+        if end < known:
+            # A new leader has yet to learn how far the others have come, and shows less than was
+            # acknowledged. It says so when it is asked for its end (KIP-207), not to a fetch.
+            self._ends[place] = await self._offset_at(place, _LATEST)
+            raise errors.LeaderNotAvailableError(f"{place.topic} is behind what was acknowledged")
+        self._ends[place] = max(end, self._ends.get(place, end))
+        return _unpack(data, offset, start, end, size_max)
+
+    async def _offset_at(self, place: TopicPartition, which: int) -> int:
+        request = OffsetRequest(-1, _READ_UNCOMMITTED, [(place.topic, [(place.partition, which)])])
+        response = await self._client.send(self._leader(place), request)
+        [(_, [answer])] = response.topics
+        error = errors.for_code(answer[1])
+        if error is not errors.NoError:
+            raise error()
+        return int(answer[3])
+
+
+def _unpack(data: bytes, offset: int, start: int, end: int, size_max: int) -> Fetched:
+    """The records of a fetched piece of the log, about `size_max` bytes once decompressed.
+
+    A batch that is cut off at the piece's end is left out: the broker sends the first one whole.
+    """
+    records: list[Record] = []
+    offset_next = offset
+    size = 0
+    batches = MemoryRecords(data)
+    while size < size_max and batches.has_next():
+        batch = batches.next_batch()
+        if not batch.validate_crc():
+            raise errors.CorruptRecordException(f"at offset {batch.base_offset}")
+        offset_next = max(offset_next, batch.next_offset)
+        if batch.is_control_batch:
+            continue
+        for record in batch:
+            if record.offset < offset:  # the batch begins before what was asked for
+                continue
+            header: bytes | None = None
+            for name, value in record.headers:
+                if name == HEADER:
+                    header = value
+            size += RECORD_OVERHEAD + sum(
+                len(part) for part in (record.key, record.value, header) if part is not None
+            )
+            records.append(
+                Record(record.offset, record.key, record.value, header, record.timestamp)
+            )
+    return Fetched(records, offset_next, start, end)

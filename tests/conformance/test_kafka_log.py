@@ -1,0 +1,493 @@
+"""The log on Kafka against the suite on a real broker, and what is a matter of Kafka alone."""
+
+import asyncio
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from aiokafka.protocol.fetch import FetchRequest
+from confluent_kafka import Producer
+from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stubs forget to export
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    ResourceType,
+)
+
+from refold.log import Entry, Topic, open_log, partition_for
+from refold.log.kafka import KafkaLog
+from refold.log.kafka_access import Access
+from refold.log.kafka_topics import Cluster, Topics, problems
+from refold.testing.log_conformance import CHECKS, NEEDS, Check, LogConformance, MakeLog
+from refold_schemas.errors import (
+    BatchTooLarge,
+    LogMissing,
+    LogUnavailable,
+    LogUnsafe,
+    LogUrlInvalid,
+    RefoldError,
+)
+from support.kafka_broker import Broker, free_port
+from support.kafka_maker import CUT, MakeKafkaLog, producer_of
+
+APPLICABLE = [check for check in CHECKS if NEEDS[check] <= MakeKafkaLog.can]
+
+
+class TestKafkaLog(LogConformance):
+    @pytest.fixture
+    def log(self, make_log: MakeLog) -> KafkaLog:
+        made = make_log()
+        assert isinstance(made, KafkaLog)
+        return made
+
+    @pytest.fixture
+    def make_log(self, broker: Broker) -> MakeLog:
+        return MakeKafkaLog(broker)
+
+    @pytest.mark.parametrize("check", APPLICABLE, ids=lambda check: check.__name__)
+    def test_conforms(self, check: Check, make_log: MakeLog) -> None:
+        super().test_conforms(check, make_log)
+
+
+def test_of_the_suite_one_check_is_not_for_a_broker() -> None:
+    """It cleans on demand; below is a test that waits for the cleaner."""
+    [left_out] = [check.__name__ for check in CHECKS if check not in APPLICABLE]
+    assert left_out == "check_compaction_takes_old_snapshots"
+
+
+@pytest.fixture
+def make(broker: Broker) -> MakeKafkaLog:
+    return MakeKafkaLog(broker, partitions=3)
+
+
+@pytest.fixture
+def admin(broker: Broker) -> AdminClient:
+    return AdminClient({"bootstrap.servers": broker.server, "log_level": 0})
+
+
+def entries(count: int, name: str = "run-1", size: int = 20) -> list[Entry]:
+    return [Entry(name.encode(), b"%d" % at + b"." * size, bytes(50)) for at in range(count)]
+
+
+def alter(admin: AdminClient, topic: str, **settings: str) -> None:
+    changes = [
+        ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in settings.items()
+    ]
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=changes)
+    for answer in admin.incremental_alter_configs([resource]).values():
+        answer.result()
+
+
+async def described(make: MakeKafkaLog, until: Callable[[Cluster], bool]) -> Cluster:
+    """The topics, once a change of them is known to the broker."""
+    topics = Topics(Access().of_librdkafka(make.broker.server), make.namespace)
+    async with asyncio.timeout(20):
+        while not until(cluster := await topics.describe()):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    return cluster
+
+
+# ---- topics
+
+
+def test_topics_are_made_with_settings_that_hold_the_promises(make: MakeKafkaLog) -> None:
+    async def main() -> None:
+        log = make()
+        assert await log.open(create=True)
+        cluster = await described(make, lambda found: len(found.topics) == len(Topic))
+        assert problems(make.namespace, cluster) == []
+        assert log.unsafe == ()
+        assert {state.partition_count for state in cluster.topics.values()} == {3}
+        assert log.facts.topic_ids == tuple(cluster.topics[topic].topic_id for topic in Topic)
+        assert log.facts.batch_size_max == 128 * 1024
+        assert cluster.topics[Topic.SNAPSHOTS].settings["cleanup.policy"] == "compact"
+        await log.close()
+
+    asyncio.run(main())
+
+
+def test_without_another_word_a_namespace_gets_32_partitions_and_batches_of_4_mib(
+    broker: Broker,
+) -> None:
+    async def main() -> None:
+        log = KafkaLog(f"kafka://{broker.server}/default-{uuid.uuid4().hex}", access=Access())
+        assert await log.open(create=True)
+        assert (log.facts.partition_count, log.facts.batch_size_max) == (32, 4 << 20)
+        whole = [Entry(b"run-1", bytes(range(256)) * 4 * 4_000)]
+        assert (await log.append(Topic.EVENTS, 31, whole)).offset == 0
+        assert (await log.read(Topic.EVENTS, 31, 0))[0].value == whole[0].value
+        await log.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("topic", "settings", "told"),
+    [
+        ("events", {"unclean_leader_election_enable": "true"}, "unclean.leader.election.enable"),
+        ("events", {"retention_ms": "604800000"}, "retention.ms=604800000, not -1"),
+        ("events", {"cleanup_policy": "compact"}, "cleanup.policy=compact, not delete"),
+        ("commands", {"message_timestamp_type": "CreateTime"}, "message.timestamp.type"),
+        ("snapshots", {"cleanup_policy": "delete"}, "cleanup.policy=delete, not compact"),
+    ],
+)
+def test_settings_that_cannot_hold_the_promises_may_be_read_but_not_owned(
+    make: MakeKafkaLog, admin: AdminClient, topic: str, settings: dict[str, str], told: str
+) -> None:
+    """F19."""
+
+    async def main() -> None:
+        log = make()
+        await log.open(create=True)
+        await log.append(Topic.EVENTS, 0, entries(2))
+        await log.close()
+        alter(admin, f"{make.namespace}.{topic}", **settings)
+        await described(make, lambda found: bool(problems(make.namespace, found)))
+        log = make()
+        await log.open(create=False)
+        assert len(await log.read(Topic.EVENTS, 0, 0)) == 2
+        with pytest.raises(LogUnsafe, match=told) as refused:
+            await log.suggest("owner")
+        assert refused.value.exit_code == 4
+        await log.close()
+
+    asyncio.run(main())
+
+
+def test_partition_counts_that_differ_are_not_owned(make: MakeKafkaLog, admin: AdminClient) -> None:
+    """F21: one of the topics was expanded; nothing is routed by the new count in silence."""
+
+    async def main() -> None:
+        log = make()
+        await log.open(create=True)
+        await log.append(Topic.EVENTS, 0, entries(2))
+        await log.close()
+        wanted = NewPartitions(f"{make.namespace}.commands", 6)
+        for answer in admin.create_partitions([wanted]).values():
+            answer.result()
+        await described(make, lambda found: bool(problems(make.namespace, found)))
+        log = KafkaLog(f"kafka://{make.broker.server}/{make.namespace}", access=Access())
+        await log.open(create=False)
+        assert log.facts.partition_count == 3
+        assert len(await log.read(Topic.EVENTS, 0, 0)) == 2
+        with pytest.raises(LogUnsafe, match=r"commands 6, .*events 3, .*snapshots 3"):
+            await log.suggest("owner")
+        await log.close()
+
+    asyncio.run(main())
+
+
+def test_a_namespace_of_which_one_topic_is_missing_is_said(
+    make: MakeKafkaLog, admin: AdminClient
+) -> None:
+    async def main() -> None:
+        log = make()
+        await log.open(create=True)
+        await log.close()
+        for answer in admin.delete_topics([f"{make.namespace}.snapshots"]).values():
+            answer.result()
+        await described(make, lambda found: Topic.SNAPSHOTS not in found.topics)
+        with pytest.raises(LogMissing, match=rf"no topic {make.namespace}\.snapshots"):
+            await make().open(create=False)
+        url = f"kafka://{make.broker.server}/{make.namespace}?partitions=7"
+        with pytest.raises(LogUrlInvalid, match="asks for 7 partitions"):
+            await KafkaLog(url, access=Access()).open(create=True)
+
+    asyncio.run(main())
+
+
+def test_compaction_leaves_the_latest_of_each_key(make: MakeKafkaLog, admin: AdminClient) -> None:
+    """F18, F23: what the cleaner leaves behind is read to its end, holes and all."""
+
+    async def main() -> None:
+        log = make()
+        await log.open(create=True)
+        settings = {"segment_ms": "50", "min_cleanable_dirty_ratio": "0.01"}
+        alter(admin, f"{make.namespace}.snapshots", **settings)
+        for turn in range(20):
+            batch = [Entry(key, b"%d" % turn) for key in (b"a", b"b", b"c")]
+            await log.append(Topic.SNAPSHOTS, 0, batch)
+        await asyncio.sleep(0.1)
+        await log.append(Topic.SNAPSHOTS, 0, [Entry(b"last", b"")])  # closes the segment before it
+        deadline = time.monotonic() + 30
+        while True:
+            found = list(await log.read(Topic.SNAPSHOTS, 0, 0))
+            if found:  # a read ends at the end of a segment
+                found += await log.read(Topic.SNAPSHOTS, 0, found[-1].offset + 1)
+            kept = [(record.key, record.value) for record in found]
+            if len(kept) == 4 or time.monotonic() > deadline:
+                break
+            await asyncio.sleep(0.2)
+        assert kept == [(b"a", b"19"), (b"b", b"19"), (b"c", b"19"), (b"last", b"")]
+        assert [record.offset for record in found] == [57, 58, 59, 60]
+        assert await log.bounds(Topic.SNAPSHOTS, 0) == (0, 61)
+        assert await log.wait(Topic.SNAPSHOTS, 0, 3, timeout_ms=1_000)
+        await log.close()
+
+    asyncio.run(main())
+
+
+# ---- appends
+
+
+def test_a_batch_without_an_answer_is_not_sent_again(make: MakeKafkaLog) -> None:
+    """F15: the client by itself would repeat it for half a minute, behind the back of its owner."""
+
+    async def main() -> None:
+        log = make()
+        await log.open(create=True)
+        client = producer_of(log).client
+        sent: list[object] = []
+        send = client.send
+
+        async def counted(node_id: int, request: object, **group: object) -> object:
+            sent.append(request)
+            return await send(node_id, request, **group)
+
+        client.send = counted
+        with pytest.raises(RefoldError):
+            await make.append_unanswered(CUT, log, Topic.EVENTS, 0, entries(3))
+        await asyncio.sleep(0.5)
+        assert len(sent) == 1
+        assert (await log.append(Topic.EVENTS, 0, entries(2))).offset in (0, 3)
+        assert len(sent) == 2
+        await log.close()
+
+    asyncio.run(main())
+
+
+def test_a_limit_that_was_lowered_meanwhile_refuses_the_batch_whole(
+    make: MakeKafkaLog, admin: AdminClient
+) -> None:
+    """F25."""
+
+    async def main() -> None:
+        log = make()
+        await log.open(create=True)
+        alter(admin, f"{make.namespace}.events", max_message_bytes="2000")
+        large = [Entry(b"run-1", uuid.uuid4().bytes * 500)]
+        large += [Entry(b"run-1", uuid.uuid4().bytes) for _ in range(200)]
+        with pytest.raises(BatchTooLarge):
+            await log.append(Topic.EVENTS, 0, large)
+        assert await log.bounds(Topic.EVENTS, 0) == (0, 0)
+        assert (await log.append(Topic.EVENTS, 0, entries(2))).offset == 0
+        await log.close()
+
+    asyncio.run(main())
+
+
+def test_large_batches_are_compressed(make: MakeKafkaLog) -> None:
+    async def main() -> None:
+        log = make()
+        await log.open(create=True)
+        await log.append(Topic.EVENTS, 0, batch := entries(64, size=1_000))
+        found = await log.read(Topic.EVENTS, 0, 0)
+        assert [Entry(r.key, r.value, r.header) for r in found] == batch
+        await log.close()
+
+    asyncio.run(main())
+    stored = make.broker.directory / "data" / f"{make.namespace}.events-0"
+    assert sum(path.stat().st_size for path in stored.glob("*.log")) < 5_000
+
+
+def test_a_new_leader_that_is_behind_hides_nothing_that_was_acknowledged(
+    make: MakeKafkaLog,
+) -> None:
+    """KIP-207: after an election a leader shows less for a moment, to fetches without an error."""
+
+    async def main() -> None:
+        log = make()
+        await log.open(create=True)
+        await log.append(Topic.EVENTS, 0, entries(4))
+        client: Any = log._client
+        send = client.send
+
+        async def behind(node_id: int, request: object, **group: object) -> Any:
+            response = await send(node_id, request, **group)
+            if isinstance(request, FetchRequest):
+                client.send = send
+                [(topic, [answer])] = response.topics
+                partition, code, _, _, start, *rest = answer
+                response.topics = [(topic, [(partition, code, 1, 1, start, *rest[:-1], b"")])]
+            return response
+
+        client.send = behind
+        assert len(await log.read(Topic.EVENTS, 0, 1)) == 3
+        client.send = behind
+        assert await log.bounds(Topic.EVENTS, 0) == (0, 4)
+        client.send = behind
+        assert await log.wait(Topic.EVENTS, 0, 3, timeout_ms=1_000)
+        assert client.send is send
+        await log.close()
+
+    asyncio.run(main())
+
+
+# ---- producers that are not ours
+
+
+def test_a_command_of_another_client_is_read_and_its_partitioner_known(
+    make: MakeKafkaLog,
+) -> None:
+    """F20: librdkafka's default is not murmur2; a header of another name is not ours."""
+
+    async def main() -> tuple[int, int]:
+        log = make()
+        await log.open(create=True)
+        ours = default = 0
+        topic = f"{make.namespace}.commands"
+        for partitioner in ("consistent_random", "murmur2_random"):
+            settings: dict[str, Any] = {
+                "bootstrap.servers": make.broker.server,
+                "partitioner": partitioner,
+                "log_level": 0,
+            }
+            producer = Producer(settings)
+            for at in range(100):
+                producer.produce(topic, f"{partitioner}-{at}".encode(), key=f"run-{at}")
+            producer.produce(topic, b"no key", headers={"other": b"x"})
+            producer.produce(topic, b"empty", key=b"")
+            assert producer.flush(10) == 0
+        for partition in range(3):
+            for record in await log.read(Topic.COMMANDS, partition, 0):
+                assert record.header is None
+                if not record.key or record.value is None:
+                    continue
+                fits = partition_for(record.key.decode(), 3) == partition
+                ours += fits and record.value.startswith(b"murmur2")
+                default += fits and record.value.startswith(b"consistent")
+        await log.close()
+        return ours, default
+
+    ours, default = asyncio.run(main())
+    assert ours == 100
+    assert 10 < default < 60
+
+
+# ---- owners
+
+
+def test_a_rebalance_alone_takes_nothing_from_anybody(make: MakeKafkaLog) -> None:
+    async def main() -> None:
+        logs = [make() for _ in range(3)]
+        await logs[0].open(create=True)
+        for log in logs[1:]:
+            await log.open(create=False)
+
+        async def settled(count: int) -> list[frozenset[int]]:
+            while True:
+                answers = [
+                    (await log.suggest(f"owner-{at}")).partitions
+                    for at, log in enumerate(logs[:count])
+                ]
+                assert answers[0], "the first one served on through every rebalance"
+                if sum(map(len, answers)) == 3 and all(answers):
+                    return answers
+                await asyncio.sleep(0.02)
+
+        while not (await logs[0].suggest("owner-0")).partitions:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        one = (await settled(1))[0]
+        two = (await settled(2))[0]
+        three = (await settled(3))[0]
+        assert one > two >= three, "it only gives away"
+        for log in logs:
+            await log.close()
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_a_blocked_loop_keeps_its_partitions(make: MakeKafkaLog) -> None:
+    """Run code that blocks the loop does not lose them: the group is told by another thread."""
+    held: list[frozenset[int]] = []
+
+    async def other() -> None:
+        log = make()
+        await log.open(create=False)
+        for _ in range(12):
+            held.append((await log.suggest("other")).partitions)
+            await asyncio.sleep(0.3)
+        await log.close()
+
+    async def main() -> None:
+        make.partitions = 1
+        log = make()
+        await log.open(create=True)
+        while not (await log.suggest("blocked")).partitions:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        thread = threading.Thread(target=lambda: asyncio.run(other()))
+        thread.start()
+        while thread.is_alive():
+            time.sleep(0.05)  # noqa: ASYNC251 - the fault that is tested
+        assert held == [frozenset()] * 12
+        assert (await log.suggest("blocked")).partitions == {0}
+        await log.close()
+
+    asyncio.run(main())
+
+
+def test_positions_are_never_committed_to_the_group(make: MakeKafkaLog, admin: AdminClient) -> None:
+    """F22: a position is part of the fold; there is none that the broker could lose or reset."""
+
+    async def main() -> None:
+        log = make()
+        await log.open(create=True)
+        await log.append(Topic.COMMANDS, 0, entries(5))
+        while not (await log.suggest("owner")).partitions:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        await log.read(Topic.COMMANDS, 0, 0)
+        await log.close()
+
+    asyncio.run(main())
+    from confluent_kafka import ConsumerGroupTopicPartitions
+
+    request = ConsumerGroupTopicPartitions(f"{make.namespace}.owners")
+    [answer] = admin.list_consumer_group_offsets([request]).values()
+    assert answer.result().topic_partitions == []
+
+
+# ---- URLs
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("kafka://", "names no broker"),
+        ("kafka:///ns", "names no broker"),
+        ("kafka://host:9092", "names no namespace"),
+        ("kafka://host:9092/", "names no namespace"),
+        ("kafka://host:x/ns", "no host:port"),
+        ("kafka://host:99999/ns", "no host:port"),
+        ("kafka://a,,b/ns", "no host:port"),
+        ("kafka://host/a/b", "namespace 'a/b'"),
+        ("kafka://host/ns?partitions=0", "partitions=0"),
+        ("kafka://host/ns?ns=x", "unknown setting 'ns'"),
+    ],
+)
+def test_a_url_that_does_not_parse_is_refused_with_its_reason(url: str, reason: str) -> None:
+    with pytest.raises(LogUrlInvalid, match=reason):
+        open_log(url)
+
+
+def test_a_password_in_a_url_is_refused_and_not_repeated() -> None:
+    with pytest.raises(LogUrlInvalid, match="REFOLD_KAFKA_PASSWORD") as refused:
+        open_log("kafka://me:hunter2@host/ns")
+    assert "hunter2" not in str(refused.value) + repr(refused.value.url)
+
+
+def test_a_cluster_that_is_not_there_is_said_soon() -> None:
+    async def main() -> None:
+        log = KafkaLog(f"kafka://127.0.0.1:{free_port()}/ns", access=Access())
+        with pytest.raises(LogUnavailable, match="Connect call failed") as away:
+            await log.open(create=False)
+        assert away.value.exit_code == 4
+
+    began = time.monotonic()
+    asyncio.run(main())
+    assert time.monotonic() - began < 5
