@@ -271,6 +271,10 @@ def test_a_limit_that_was_lowered_meanwhile_refuses_the_batch_whole(
         log = make()
         await log.open(create=True)
         alter(admin, f"{make.namespace}.events", max_message_bytes="2000")
+        await described(
+            make, lambda found: found.topics[Topic.EVENTS].settings["max.message.bytes"] == "2000"
+        )
+        await asyncio.sleep(0.2)  # described by one part of the broker, obeyed by another
         large = [Entry(b"run-1", uuid.uuid4().bytes * 500)]
         large += [Entry(b"run-1", uuid.uuid4().bytes) for _ in range(200)]
         with pytest.raises(BatchTooLarge):

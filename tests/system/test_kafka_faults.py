@@ -104,6 +104,32 @@ def test_reads_and_waits_go_on_over_a_restart(make: MakeKafkaLog) -> None:
     asyncio.run(main())
 
 
+def test_a_broker_that_is_frozen_is_said_and_served_again(
+    make: MakeKafkaLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("refold.log.kafka_fetch.ASK_S", 0.5)
+
+    async def main() -> None:
+        log = make()
+        await log.open(create=True)
+        await log.append(Topic.EVENTS, 0, entries(1))  # so that there is a connection
+        make.broker.freeze()
+        try:
+            with pytest.raises(LogUnavailable, match="no answer in time"):
+                await log.read(Topic.EVENTS, 0, 0)
+            append = asyncio.create_task(log.append(Topic.EVENTS, 0, entries(3)))
+            await asyncio.sleep(0.2)
+            append.cancel()
+        finally:
+            make.broker.thaw()
+        ack = await log.append(Topic.EVENTS, 0, entries(2))
+        assert ack.offset == 4, "what was sent before it was given up came first, and whole"
+        assert len(await log.read(Topic.EVENTS, 0, 0)) == 6
+        await log.close()
+
+    asyncio.run(main())
+
+
 def test_a_broker_that_is_away_is_said_and_appends_are_known_not_to_be_stored(
     make: MakeKafkaLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -376,6 +376,7 @@ class KafkaLog:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             task.cancel()
+            task.add_done_callback(_forget)
             raise
         if not task.done():
             task.cancel()
@@ -383,3 +384,9 @@ class KafkaLog:
                 await task
             raise LogClosed(self.url)
         return task.result()
+
+
+def _forget(task: "asyncio.Task[Any]") -> None:
+    """Nobody waits for it any more, so nobody reads what it ended with."""
+    if not task.cancelled():
+        task.exception()

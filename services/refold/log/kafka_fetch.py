@@ -25,6 +25,8 @@ HEADER = "refold"
 RETRY_MS = 5_000
 """How long a read looks for the leader, or for a connection to it, before it fails."""
 RETRY_PAUSE_S = 0.1
+ASK_S = 10.0
+"""How long one request may be without an answer: a broker that is frozen keeps its connections."""
 POLL_MS = 5_000
 """How long a broker holds a long poll; the next one follows only if somebody still waits."""
 POLL_SIZE = 1
@@ -162,7 +164,8 @@ class Reader:
         deadline = loop.time() + RETRY_MS / 1000
         while True:
             try:
-                return await ask()
+                async with asyncio.timeout(ASK_S):
+                    return await ask()
             except errors.KafkaError as error:
                 if not error.retriable or loop.time() > deadline:
                     raise
