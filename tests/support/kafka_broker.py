@@ -1,7 +1,5 @@
 """A real Kafka broker for tests, from its published jars: one combined KRaft node on 127.0.0.1."""
 
-import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -11,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
-POM = Path(__file__).with_name("kafka-pom.xml")
+from refold_tools.devstack import KAFKA, home
+from refold_tools.devstack.jars import bring
+from refold_tools.devstack.java import Java, choose, javas
+from refold_tools.devstack.telling import quiet
+
+JAVA_MIN = 17
 CLUSTER_ID = "cmVmb2xkLXRlc3RzLTAwMQ"
 START_S = 60
 # A group forgets a dead member soon, a controller its killed broker, and the cleaner looks often.
@@ -48,24 +51,6 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def missing() -> str:
-    """What this machine lacks to run a broker, or an empty text."""
-    lacking = [name for name in ("java", "mvn", "openssl") if shutil.which(name) is None]
-    return f"{' and '.join(lacking)} not on PATH" if lacking else ""
-
-
-def jars(cache: Path) -> Path:
-    """The folder with the broker's jars, fetched by Maven where it is not there yet."""
-    lib = cache / "kafka-4.3.1"
-    if not lib.is_dir():
-        part = cache / f"kafka-4.3.1.{os.getpid()}"
-        command = ["mvn", "-q", "-B", "-f", str(POM), "dependency:copy-dependencies"]
-        command += ["-DincludeScope=runtime", f"-DoutputDirectory={part}"]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        part.rename(lib)
-    return lib
-
-
 # A second door that asks who comes in: TLS, and a name with a password.
 SECURE = """\
 listeners=PLAINTEXT://127.0.0.1:{port},SASL_SSL://127.0.0.1:{secure},CONTROLLER://127.0.0.1:{controller}
@@ -87,8 +72,8 @@ class Broker:
     certificate to trust is `cafile`.
     """
 
-    def __init__(self, directory: Path, lib: Path, *, secure: bool = False) -> None:
-        self.directory, self.lib = directory, lib
+    def __init__(self, directory: Path, java: Java, lib: Path, *, secure: bool = False) -> None:
+        self.directory, self.java, self.lib = directory, java, lib
         self.port, self._controller, secure_port = free_port(), free_port(), free_port()
         self.secure_server = f"127.0.0.1:{secure_port}"
         self.cafile = directory / "cert.pem"
@@ -121,7 +106,7 @@ class Broker:
 
     def _command(self, main: str, *arguments: object) -> list[str]:
         options = ["-Xmx512m", "-Xms128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        return ["java", *options, "-cp", f"{self.lib}/*", main, *map(str, arguments)]
+        return [str(self.java.path), *options, "-cp", f"{self.lib}/*", main, *map(str, arguments)]
 
     def _java(self, main: str, *arguments: object) -> None:
         subprocess.run(self._command(main, *arguments), check=True, capture_output=True)
@@ -174,11 +159,9 @@ class Broker:
 
 def started(tmp_path_factory: pytest.TempPathFactory, *, secure: bool = False) -> Iterator[Broker]:
     """The body of a fixture: a running broker, ended with its tests."""
-    lacking = missing()
-    if lacking:
-        pytest.skip(f"no Kafka broker can be started here: {lacking}")
-    cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "refold"
-    broker = Broker(tmp_path_factory.mktemp("kafka"), jars(cache), secure=secure)
+    java = choose(javas(), JAVA_MIN, "Kafka")
+    lib = bring(KAFKA, home() / "jars", java, quiet)
+    broker = Broker(tmp_path_factory.mktemp("kafka"), java, lib, secure=secure)
     broker.start()
     try:
         yield broker
