@@ -1,16 +1,17 @@
 """The pure parts of the log room: partitions, sizes, shares of leases, the blob of a batch."""
 
+import sys
 import zlib
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refold.log import Entry, Topic, batch_size, murmur2, partition_for
-from refold.log.leases import Lease, share_of
+from refold.log import Entry, Topic, batch_size, murmur2, open_log, partition_for
+from refold.log.leases import Lease, share_of, shares_of
 from refold.log.rows import FORMAT_ZLIB, RowDamaged, pack, seal, unseal
 from refold.log.sizes import check_batch
-from refold_schemas.errors import BatchTooLarge
+from refold_schemas.errors import BatchTooLarge, LogAdapterMissing
 
 
 @pytest.mark.parametrize(
@@ -151,7 +152,8 @@ def test_leases_have_one_owner_and_come_to_rest_even(
         for partition in share.freed:
             del leases[partition]
         for partition in share.taken:
-            assert partition not in leases
+            # Its own that it was leaving: it stays where nobody else is left.
+            assert leases.get(partition, Lease(owner, leaving=True)) == Lease(owner, leaving=True)
             leases[partition] = Lease(owner)
         for partition in share.leaving:
             leases[partition] = Lease(owner, leaving=True)
@@ -180,3 +182,28 @@ def test_leases_have_one_owner_and_come_to_rest_even(
     sizes = [len(told[owner]) for owner in members]
     assert sum(sizes) == partition_count, "nothing lies idle"
     assert max(sizes) - min(sizes) <= 1
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcdef"), st.frozensets(st.integers(0, 11)), min_size=1),
+    st.integers(1, 12),
+)
+def test_shares_are_even_disjoint_and_move_nothing_without_need(
+    held: dict[str, frozenset[int]], count: int
+) -> None:
+    shares = shares_of(held, count)
+    assert sorted(p for share in shares.values() for p in share) == list(range(count))
+    sizes = [len(share) for share in shares.values()]
+    assert max(sizes) - min(sizes) <= 1
+    again = shares_of(shares, count)
+    assert again == shares
+
+
+def test_a_kafka_log_without_its_packages_says_which_extra_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("refold.log.kafka")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "aiokafka", None)
+    with pytest.raises(LogAdapterMissing, match=r"aiokafka is not installed.*refold\[kafka\]"):
+        open_log("kafka://127.0.0.1:9092/ns")
