@@ -11,6 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+)
 
 from refold_tools.devstack import KAFKA, Ports, Stack
 
@@ -148,3 +154,35 @@ def test_a_frozen_worker_is_replaced_and_what_it_does_late_is_evidence(
             except subprocess.TimeoutExpired:
                 one.kill()
                 one.wait()
+
+
+def test_topics_that_forget_are_served_by_no_worker_and_doctor_says_so(
+    stack: Stack, tmp_path: Path
+) -> None:
+    """F19: a retention on the events would lose runs that wait for longer."""
+    (tmp_path / "shop.py").write_text(APP)
+    url = f"kafka://{stack.bootstrap}/forgetful"
+    refold(tmp_path, "namespace", "create", "--log", f"{url}?partitions=1")
+    seen = refold(tmp_path, "doctor", "--log", url)
+    assert "not a disk" in json.dumps(seen)
+    change = ConfigEntry("retention.ms", "1000", incremental_operation=AlterConfigOpType.SET)
+    topic = ConfigResource("topic", "forgetful.events", incremental_configs=[change])
+    admin = AdminClient({"bootstrap.servers": stack.bootstrap})
+    for altered in admin.incremental_alter_configs([topic]).values():
+        altered.result(30)
+    until(lambda: "retention.ms=1000" in json.dumps(doctor(tmp_path, url)), "the topic has changed")
+    told = refold(tmp_path, "worker", "shop:app", "--log", url, code=4)
+    assert told["error"]["code"] == "R316"
+    assert "forgetful.events has retention.ms=1000, not -1" in told["error"]["message"]
+
+
+def doctor(folder: Path, url: str) -> Any:
+    done = subprocess.run(
+        [*REFOLD, "doctor", "--log", url, "--json"],
+        capture_output=True,
+        text=True,
+        timeout=WITHIN_S,
+        cwd=folder,
+        check=False,
+    )
+    return json.loads(done.stdout.splitlines()[-1])

@@ -84,6 +84,8 @@ class KafkaLog:
         self._closing: asyncio.Future[None] | None = None
         self.unsafe: tuple[str, ...] = ()
         """What of the topics' settings cannot hold the promises: `suggest` refuses to go on."""
+        self.broker_count = 0
+        """How many brokers the cluster had when the log was opened."""
 
     @property
     def url(self) -> str:
@@ -162,6 +164,7 @@ class KafkaLog:
             )
         name = self._place.namespace
         self.unsafe = tuple(problems(name, cluster))
+        self.broker_count = cluster.broker_count
         size_max = min(
             int(cluster.topics[topic].settings["max.message.bytes"])
             for topic in (Topic.COMMANDS, Topic.EVENTS, Topic.SNAPSHOTS)

@@ -22,7 +22,7 @@ from refold.log.port import Log
 from refold.worker.overdue import EXIT_OVERDUE, CallOverdue
 from refold.worker.watchdog import Watchdog
 from refold_schemas.codec import Codec
-from refold_schemas.errors import RefoldError
+from refold_schemas.errors import LogUnsafe, RefoldError
 from refold_schemas.registry import FileRegistry
 
 THREADS_MAX = 32
@@ -171,6 +171,9 @@ class Worker:
         """Claim what is suggested; drain and release what goes to another worker."""
         try:
             suggestion = await self.log.suggest(self.name)
+        except LogUnsafe as error:
+            self._fail(error)  # what it is given there it could not keep: a person corrects it
+            return
         except RefoldError as error:
             self._trouble("suggest", error, "no partitions can be asked for")
             return

@@ -17,6 +17,9 @@ CLOCK_SKEW_MAX_MS = 5_000
 ROOM_MIN_SIZE, ROOM_LOW_SIZE = 8 << 20, 256 << 20
 """Bytes: below the first the next batches may not fit, below the second it is time to make room."""
 
+BROKERS_SAFE = 3
+"""From this many on each event is on the disks of two before it is acknowledged."""
+
 OK, WRONG, NOTE = "ok", "wrong", "note"
 
 
@@ -114,6 +117,7 @@ async def _examine(url: str) -> Examined:
                 ),
             ]
             findings.extend(_room(free_bytes(log.url)))
+            findings.extend(_of_topics(log))
             partitions: list[Partition] = []
             last_ms = 0
             for number in range(facts.partition_count):
@@ -267,6 +271,22 @@ def _room(size: int | None) -> list[Finding]:
         return [Finding(OK, "room", said)]
     verdict = WRONG if size < ROOM_MIN_SIZE else NOTE
     return [Finding(verdict, "room", said, "make room on its disk: nothing is lost meanwhile")]
+
+
+def _of_topics(log: "Log") -> list[Finding]:
+    """Settings of topics that cannot hold the promises; only a log on a cluster has any."""
+    problems: tuple[str, ...] = getattr(log, "unsafe", ())
+    brokers: int = getattr(log, "broker_count", 0)
+    found = [
+        Finding(WRONG, "topics", said, "correct the setting (R316); no worker serves it meanwhile")
+        for said in problems
+    ]
+    if brokers and not problems:
+        found.append(Finding(OK, "topics", "their settings hold what is promised"))
+    if 0 < brokers < BROKERS_SAFE:
+        said = f"{brokers} broker(s): an acknowledged event survives a killed process, not a disk"
+        found.append(Finding(NOTE, "brokers", said))
+    return found
 
 
 def _clock(last_append_ms: int) -> Finding:
