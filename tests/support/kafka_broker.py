@@ -12,6 +12,7 @@ import pytest
 from refold_tools.devstack import KAFKA, home
 from refold_tools.devstack.jars import bring
 from refold_tools.devstack.java import Java, choose, javas
+from refold_tools.devstack.layout import free_ports
 from refold_tools.devstack.telling import quiet
 
 JAVA_MIN = 17
@@ -46,9 +47,7 @@ log.initial.task.delay.ms=100
 
 def free_port() -> int:
     """A port of 127.0.0.1 that nobody listens on at this moment."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    return free_ports(1)[0]
 
 
 # A second door that asks who comes in: TLS, and a name with a password.
@@ -74,7 +73,7 @@ class Broker:
 
     def __init__(self, directory: Path, java: Java, lib: Path, *, secure: bool = False) -> None:
         self.directory, self.java, self.lib = directory, java, lib
-        self.port, self._controller, secure_port = free_port(), free_port(), free_port()
+        self.port, self._controller, secure_port = free_ports(3)
         self.secure_server = f"127.0.0.1:{secure_port}"
         self.cafile = directory / "cert.pem"
         self.process: subprocess.Popen[bytes] | None = None

@@ -3,8 +3,8 @@
 import os
 import socket
 from collections.abc import Iterable
-from contextlib import ExitStack
 from pathlib import Path
+from random import SystemRandom
 from typing import Any, NamedTuple
 
 KAFKA, REGISTRY, POSTGRES = "kafka", "registry", "postgres"
@@ -20,6 +20,8 @@ JAVA_REGISTRY_MIN = 21
 HOST = "127.0.0.1"
 """Nothing here asks for a password, so nothing listens on an address that others can reach."""
 KAFKA_PORT, CONTROLLER_PORT, REGISTRY_PORT, POSTGRES_PORT = 9092, 9192, 8081, 5432
+FREE_FROM, FREE_BELOW = 15_000, 32_000
+"""Linux gives connections ports from 32,768 on."""
 BROKER_COUNTS = (1, 3)
 BROKER_COUNT_MAX = max(BROKER_COUNTS)
 PORT_MAX = 65_535
@@ -33,6 +35,26 @@ REGISTRY_PATH = "/apis/ccompat/v7"
 def home() -> Path:
     """Where jars are kept and data goes: `REFOLD_DEVSTACK_HOME`, else `.refold/devstack`."""
     return Path(os.environ.get("REFOLD_DEVSTACK_HOME", "").strip() or ".refold/devstack").absolute()
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports below those that the system gives to connections, and that nobody listens on now.
+
+    A connection to a port that is not served yet may be given that very port for its own end: it
+    is then connected to itself, and a broker reads as lengths what it wrote as something else.
+    """
+    source = SystemRandom()
+    found: list[int] = []
+    while len(found) < count:
+        port = source.randrange(FREE_FROM, FREE_BELOW)
+        with socket.socket() as one:
+            try:
+                one.bind((HOST, port))
+            except OSError:
+                continue
+        if port not in found:
+            found.append(port)
+    return found
 
 
 class Ports(NamedTuple):
@@ -74,12 +96,7 @@ class Ports(NamedTuple):
     @classmethod
     def free(cls, brokers: int = 1) -> "Ports":
         """Ports that nobody listens on now. Somebody may take one before it is used."""
-        with ExitStack() as held:
-            numbers: list[int] = []
-            for _ in range(2 * brokers + 2):
-                one = held.enter_context(socket.socket())
-                one.bind((HOST, 0))
-                numbers.append(one.getsockname()[1])
+        numbers = free_ports(2 * brokers + 2)
         return cls(tuple(numbers[2 : 2 + brokers]), tuple(numbers[2 + brokers :]), *numbers[:2])
 
     @classmethod
