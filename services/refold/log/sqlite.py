@@ -69,8 +69,9 @@ GROUP_SIZE_MAX = 8 << 20
 """Bytes after which a transaction takes no further batch."""
 HERE_SIZE_MAX = 16 << 10
 """A batch up to this size may be committed on the caller's own thread."""
-QUICK_MS = 3
-"""How long such a commit may take, or the next ones are left to the writer thread for SLOW_MS."""
+QUICK_MS = 25
+"""How long such a commit may take (one that copies the WAL into the file takes some milliseconds), or
+the next ones are left to the writer thread for SLOW_MS."""
 SLOW_MS = 10_000
 QUEUE_COUNT_MAX = 10_000
 """Appends under way on one handle; more is a caller that doesn't wait for its answers."""
