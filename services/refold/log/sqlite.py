@@ -70,8 +70,8 @@ GROUP_SIZE_MAX = 8 << 20
 HERE_SIZE_MAX = 16 << 10
 """A batch up to this size may be committed on the caller's own thread."""
 QUICK_MS = 25
-"""How long such a commit may take (one that copies the WAL into the file takes some milliseconds), or
-the next ones are left to the writer thread for SLOW_MS."""
+"""How long such a commit may take, or the next ones are left to the writer thread for SLOW_MS. One
+that copies the WAL into the file takes some milliseconds."""
 SLOW_MS = 10_000
 QUEUE_COUNT_MAX = 10_000
 """Appends under way on one handle; more is a caller that doesn't wait for its answers."""
