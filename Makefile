@@ -46,7 +46,7 @@ demo: $(VENV)/.demo ## an agent loses its process twice and finishes with one re
 
 # ---- the gates
 
-test: lint pytest ## everything that must hold before a change lands (at most 6 minutes on two slow cores)
+test: lint pytest ## everything that must hold before a change lands (at most 10 minutes on two slow cores)
 
 lint: $(VENV)/.dev format types imports ## ruff, mypy --strict, import-linter
 
