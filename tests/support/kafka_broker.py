@@ -18,6 +18,7 @@ from refold_tools.devstack.telling import quiet
 JAVA_MIN = 17
 CLUSTER_ID = "cmVmb2xkLXRlc3RzLTAwMQ"
 START_S = 60
+STOP_S = 10
 # A group forgets a dead member soon, a controller its killed broker, and the cleaner looks often.
 SETTINGS = """\
 process.roles=broker,controller
@@ -149,6 +150,17 @@ class Broker:
         """SIGSTOP: it holds its connections and answers nothing."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
+        deadline = time.monotonic() + STOP_S
+        while not self._stands() and time.monotonic() < deadline:
+            time.sleep(0.01)  # a thread may answer one more request before it stands
+
+    def _stands(self) -> bool:
+        assert self.process is not None
+        tasks = Path(f"/proc/{self.process.pid}/task")
+        states = [
+            (task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks.iterdir()
+        ]
+        return all(state == "T" for state in states)
 
     def thaw(self) -> None:
         """SIGCONT."""
