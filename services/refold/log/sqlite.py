@@ -152,8 +152,8 @@ class SqliteLog:
         self._poll_ms = POLL_MS_MIN
         self._data_version = -1
         self._alone_until = self._quiet_from = 0.0
-        # Whoever commits holds `_writing`: what follows is touched under it only.
         self._is_idle: Callable[[], bool] = lambda: False
+        # Whoever commits holds `_writing`: what follows is touched under it only.
         self._writing = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._waits_for_lock = True

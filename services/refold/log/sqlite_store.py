@@ -246,11 +246,11 @@ def store(
 
 def prepare_to_store(connection: sqlite3.Connection) -> None:
     """Let a row that this connection writes move the end of its stream, for `store_one`."""
+    end = f"NEW.position + NEW.record_count - (stream << {OFFSET_BITS})"
     connection.execute(
         "CREATE TEMP TRIGGER moves_the_end AFTER INSERT ON main.batches BEGIN"
-        " UPDATE streams SET next_offset = NEW.position + NEW.record_count - (stream << 44),"
-        " readable_offset = NEW.position + NEW.record_count - (stream << 44),"
-        " append_ms = NEW.append_ms WHERE stream = NEW.position >> 44; END"
+        f" UPDATE streams SET next_offset = {end}, readable_offset = {end},"
+        f" append_ms = NEW.append_ms WHERE stream = NEW.position >> {OFFSET_BITS}; END"
     )
 
 
