@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from refold.log import Entry, Topic, batch_size, murmur2, open_log, partition_for
 from refold.log.leases import Lease, share_of, shares_of
-from refold.log.rows import FORMAT_ZLIB, RowDamaged, pack, seal, unseal
+from refold.log.rows import FORMAT_ZLIB, RowDamaged, frame, seal, squeeze, unseal
 from refold.log.sizes import check_batch
 from refold_schemas.errors import BatchTooLarge, LogAdapterMissing
 
@@ -49,7 +49,8 @@ batches = st.lists(entries, min_size=1, max_size=20) | st.lists(steps, min_size=
 
 
 def blob_of(batch: list[Entry], position: int = 77, append_ms: int = 5) -> bytes:
-    return seal(*pack(batch), position=position, record_count=len(batch), append_ms=append_ms)
+    stored = squeeze(frame(batch))
+    return seal(*stored, position=position, record_count=len(batch), append_ms=append_ms)
 
 
 @given(batches, st.integers(0, 1 << 44))

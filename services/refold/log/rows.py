@@ -57,13 +57,8 @@ def _numbers(out: bytearray, numbers: Sequence[int]) -> None:
             _number(out, number)
 
 
-def pack(entries: Sequence[Entry]) -> tuple[int, bytes]:
-    """Format and payload of a batch; `seal` makes the blob once the row's place is known."""
-    return squeeze(frame(entries))
-
-
 def frame(entries: Sequence[Entry]) -> bytes:
-    """The plain payload of a batch."""
+    """The plain payload of a batch; `squeeze` compresses it."""
     out = bytearray()
     keys: dict[bytes | None, int] = {}
     indexes = [keys.setdefault(entry.key, len(keys)) for entry in entries]
@@ -98,7 +93,10 @@ def frame(entries: Sequence[Entry]) -> bytes:
 
 
 def squeeze(payload: bytes) -> tuple[int, bytes]:
-    """The payload as it is kept, with its format: compressed where that makes it shorter."""
+    """The payload as it is kept, with its format: compressed where that makes it shorter.
+
+    `seal` makes the blob once the row's place is known.
+    """
     if len(payload) >= _COMPRESS_FROM:
         compressed = zlib.compress(payload, 1)
         if len(compressed) < len(payload):
