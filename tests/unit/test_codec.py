@@ -328,6 +328,9 @@ class VersionedRegistry:
             raise UnknownSchemaId("unknown", schema_id=schema_id)
         return NAME, schema_id
 
+    async def learn(self, schema_id: int) -> None:
+        self.name_version(schema_id)
+
 
 def v1_to_v2(record: dict[str, Any]) -> dict[str, Any]:
     return {"slot": record["slot"], "cost_usd_micros": round(record["cost"] * 1_000_000)}
@@ -453,6 +456,9 @@ class NodeRegistry:
 
     def name_version(self, schema_id: int) -> tuple[str, int]:
         return "test.Node", 1
+
+    async def learn(self, schema_id: int) -> None:
+        self.name_version(schema_id)
 
 
 def test_a_class_that_contains_itself_is_read_and_written() -> None:

@@ -13,6 +13,7 @@ from refold_schemas.codec.writing import Classes, Unfit, Write, strict_writer
 from refold_schemas.commands import Command
 from refold_schemas.errors import (
     SchemaMismatch,
+    SchemaUnavailable,
     UndecodableRecord,
     UnknownSchemaId,
     UnknownSchemaName,
@@ -74,8 +75,9 @@ class Codec:
     def decode(self, data: bytes) -> Any:
         """Return the message, in today's class whatever version wrote it.
 
-        Raises UnknownSchemaId or UndecodableRecord; the caller adds the place with `.at`. No
-        payload makes it crash, hang, or allocate more than a small multiple of its own size.
+        Raises UnknownSchemaId or UndecodableRecord; the caller adds the place with `.at`. Raises
+        SchemaUnavailable where the registry has to be asked first (`learn`). No payload makes it
+        crash, hang, or allocate more than a small multiple of its own size.
         """
         if len(data) < FRAME_SIZE:
             raise UndecodableRecord(f"{len(data)} bytes are less than a frame of {FRAME_SIZE}")
@@ -87,13 +89,17 @@ class Codec:
             read = self._readers[schema_id] = self._reader(schema_id)
         return read(data)
 
+    async def learn(self, schema_id: int) -> None:
+        """Ask the registry for a schema that `decode` did not know. Raises as `Registry.learn`."""
+        await self._registry.learn(schema_id)
+
     def name_of(self, data: bytes) -> str | None:
         """Return the short record name by the frame's id alone; None if it is unknown."""
         if len(data) < FRAME_SIZE or data[0] != FRAME_MAGIC:
             return None
         try:
             name, _ = self._registry.name_version(int.from_bytes(data[1:FRAME_SIZE], "big"))
-        except UnknownSchemaId:
+        except (UnknownSchemaId, SchemaUnavailable):
             return None
         return name.rpartition(".")[2]
 

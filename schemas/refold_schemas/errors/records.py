@@ -123,6 +123,24 @@ class SchemaChanged(RefoldError):
         )
 
 
+class SchemaUnavailable(RefoldError):
+    """The schema of an id is not known here yet: the registry has not been asked, or is away.
+
+    It says nothing of the record, which may be as good as any: *unknown*, not undecodable.
+    """
+
+    code: ClassVar[str] = "R208"
+    exit_code: ClassVar[int] = 4
+
+    def __init__(self, schema_id: int, reason: str) -> None:
+        self.schema_id, self.reason = schema_id, reason
+        super().__init__(
+            f"the schema of id {schema_id} is not known here: {reason}",
+            kept="the record, unchanged in the log; it waits and was not judged",
+            next="see that the schema registry answers; whatever waits goes on by itself then",
+        )
+
+
 class UnknownSchemaName(RefoldError, LookupError):
     """The registry has no schema of this record name, or not of this version."""
 

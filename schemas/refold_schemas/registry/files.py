@@ -70,6 +70,10 @@ class FileRegistry:
                 "this version of refold knows no schema of that id", schema_id=schema_id
             ) from None
 
+    async def learn(self, schema_id: int) -> None:
+        """Nothing more is ever learnt of files: raises UnknownSchemaId where they hold none."""
+        self.name_version(schema_id)
+
     def fingerprint(self, schema_id: int) -> str:
         """Return the fingerprint that an id was released with: SHA-256 in hexadecimal."""
         name, version = self.name_version(schema_id)

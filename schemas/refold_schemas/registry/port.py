@@ -7,7 +7,10 @@ Schema = dict[str, Any]
 
 
 class Registry(Protocol):
-    """Schemas by id and ids by record name. Nothing here registers: released ids are checked in."""
+    """Schemas by id, ids by record name. Nothing here registers, and only `learn` asks others.
+
+    What is not known yet but may be known elsewhere raises SchemaUnavailable; `learn` asks there.
+    """
 
     def id_of(self, name: str, version: int | None = None) -> int:
         """Return the id of a record type by its full name; without a version, of the newest.
@@ -17,9 +20,20 @@ class Registry(Protocol):
         ...
 
     def schema(self, schema_id: int) -> Schema:
-        """Return the schema that an id names. Raises UnknownSchemaId."""
+        """Return the schema that an id names. Raises UnknownSchemaId, SchemaUnavailable."""
         ...
 
     def name_version(self, schema_id: int) -> tuple[str, int]:
-        """Return the full record name and version of an id. Raises UnknownSchemaId."""
+        """Return the full record name and version of an id.
+
+        Raises UnknownSchemaId, SchemaUnavailable.
+        """
+        ...
+
+    async def learn(self, schema_id: int) -> None:
+        """Return once the id's schema is known here; it is asked for where it is kept.
+
+        Raises UnknownSchemaId where that place says that there is none, SchemaUnavailable where
+        it cannot say: not reachable, too slow, broken.
+        """
         ...
