@@ -188,12 +188,20 @@ def wait_until(ready: Callable[[], bool], within_s: float) -> bool:
     return True
 
 
+OUR_OWN_PROBES = "the database system is starting up"
+"""What Postgres answers, as FATAL, to whoever asks whether it is ready before it is."""
+
+
 def last_words(log: Path) -> str:
     """The last line in a log that says something, cut: for an error message."""
     try:
         lines = log.read_text(errors="replace").splitlines()[-200:]
     except OSError:
         return "it said nothing"
-    telling = [one.strip() for one in lines if one.strip() and not one.startswith(("\t", " "))]
+    telling = [
+        one.strip()
+        for one in lines
+        if one.strip() and not one.startswith(("\t", " ")) and OUR_OWN_PROBES not in one
+    ]
     wrong = [one for one in telling if any(word in one for word in ("ERROR", "FATAL", "Exception"))]
     return (wrong or telling or ["it said nothing"])[-1][:300]
