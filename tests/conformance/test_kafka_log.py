@@ -22,7 +22,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stubs fo
 from refold.log import Entry, Topic, open_log, partition_for
 from refold.log.kafka import KafkaLog
 from refold.log.kafka_access import Access
-from refold.log.kafka_topics import Cluster, Topics, problems
+from refold.log.kafka_settings import Cluster, problems
+from refold.log.kafka_topics import Topics
 from refold.testing.log_conformance import CHECKS, NEEDS, Check, LogConformance, MakeLog
 from refold_schemas.errors import (
     BatchTooLarge,
@@ -30,6 +31,7 @@ from refold_schemas.errors import (
     LogUnavailable,
     LogUnsafe,
     LogUrlInvalid,
+    PartitionsRaised,
     RefoldError,
 )
 from support.kafka_broker import Broker, free_port
@@ -102,7 +104,7 @@ def test_topics_are_made_with_settings_that_hold_the_promises(make: MakeKafkaLog
         assert await log.open(create=True)
         cluster = await described(make, lambda found: len(found.topics) == len(Topic))
         assert problems(make.namespace, cluster) == []
-        assert log.unsafe == ()
+        assert log.facts.unsafe == ()
         assert {state.partition_count for state in cluster.topics.values()} == {3}
         assert log.facts.topic_ids == tuple(cluster.topics[topic].topic_id for topic in Topic)
         assert log.facts.batch_size_max == 128 * 1024
@@ -171,12 +173,12 @@ def test_partition_counts_that_differ_are_not_owned(make: MakeKafkaLog, admin: A
         wanted = NewPartitions(f"{make.namespace}.commands", 6)
         for answer in admin.create_partitions([wanted]).values():
             answer.result()
-        await described(make, lambda found: bool(problems(make.namespace, found)))
+        await described(make, lambda found: found.topics[Topic.COMMANDS].partition_count == 6)
         log = KafkaLog(f"kafka://{make.broker.server}/{make.namespace}", access=Access())
         await log.open(create=False)
         assert log.facts.partition_count == 3
         assert len(await log.read(Topic.EVENTS, 0, 0)) == 2
-        with pytest.raises(LogUnsafe, match=r"commands 6, .*events 3, .*snapshots 3"):
+        with pytest.raises(PartitionsRaised, match=r"commands 6, .*events 3, .*snapshots 3"):
             await log.suggest("owner")
         await log.close()
 

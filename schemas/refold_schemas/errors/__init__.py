@@ -16,8 +16,10 @@ from refold_schemas.errors.log import (
     LogUnavailable,
     LogUnsafe,
     LogUrlInvalid,
+    NotUpgradable,
     OffsetOutOfRange,
     PartitionMissing,
+    PartitionsRaised,
 )
 from refold_schemas.errors.records import (
     HeaderUnreadable,
@@ -68,8 +70,10 @@ __all__ = [
     "LogUnsafe",
     "LogUrlInvalid",
     "LoopMisused",
+    "NotUpgradable",
     "OffsetOutOfRange",
     "PartitionMissing",
+    "PartitionsRaised",
     "RefoldError",
     "RegistrationRefused",
     "RegistryUnreadable",

@@ -1,4 +1,4 @@
-"""Errors of the log room (R301-R316): which log, what is known of it, and what to do next."""
+"""Errors of the log room (R301-R321): which log, what is known of it, and what to do next."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -264,4 +264,38 @@ class LogUnsafe(LogUnavailable):
             kept="everything; the log can be read, no worker claims a partition of it",
             next="correct the settings of the topics (docs/errors/R316.md), then start the "
             "worker again",
+        )
+
+
+class PartitionsRaised(LogUnavailable):
+    """The topics have not the partition counts that the claims record: nobody may own them.
+
+    `counts` tells those of the topics, `known` what they were known to be.
+    """
+
+    code: ClassVar[str] = "R320"
+
+    def __init__(self, url: str, counts: str, known: str) -> None:
+        self.counts, self.known = counts, known
+        super().__init__(
+            url,
+            f"the partition count of its topics was changed: {counts}; {known}",
+            kept="everything: nothing is routed by another count, and every run can be read",
+            next="`refold namespace upgrade` adopts the new partitions (--dry-run says what it "
+            "would do): runs stay where they are; then start the workers again",
+        )
+
+
+class NotUpgradable(LogUnavailable):
+    """A namespace in a state that no upgrade can mend without losing what it promises."""
+
+    code: ClassVar[str] = "R321"
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(
+            url,
+            f"it cannot be upgraded: {reason}",
+            kept="everything as it is; nothing was made or changed",
+            next="restore what is missing from a backup, or find out who deleted it; see "
+            "docs/errors/R321.md",
         )

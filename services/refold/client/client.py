@@ -9,11 +9,13 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
+from refold.client.claims import ClaimSeen, claim_of
 from refold.client.history import HistoryRecord, read_history
 from refold.client.outbox import Outbox
 from refold.client.states import Progress, StateReader, claim_as_seen
 from refold.client.tail import Decision, PartitionTail, RunLife
 from refold.log import Log, Topic, open_log, partition_for
+from refold.log.routing import routing_count
 from refold.settings import LOG_DEFAULT
 from refold_projections.fold import Boundary, Cancel, Ended, PartitionFold, RunState, boundary
 from refold_schemas.codec import Codec
@@ -115,6 +117,7 @@ class Client:
         self._states: dict[int, StateReader] = {}
         self._outboxes: dict[int, Outbox] = {}
         self._is_open = False
+        self._routed = 0
 
     async def __aenter__(self) -> Self:
         """Open the log (if the client was given a URL). Raises LogUnavailable, LogMissing."""
@@ -126,6 +129,7 @@ class Client:
                 self._log.url,
                 f"it holds namespace {facts.namespace}, {self._namespace} was asked for",
             )
+        self._routed = await routing_count(self._log, self._codec)
         self._is_open = True
         return self
 
@@ -316,7 +320,7 @@ class Client:
         """All runs of the namespace, the most recently changed first; filters leave others out."""
         wanted = None if status is None else frozenset(status)
         found: list[RunSummary] = []
-        for partition in range(self._log.facts.partition_count):
+        for partition in range(self._routed):
             fold = await self._reader(partition).of_all()
             claim_id = claim_as_seen(fold, owner_lives=await self.owner_lives(partition))
             for state in fold.runs.values():
@@ -353,11 +357,16 @@ class Client:
             self._log, self._codec, self.partition_of(run_id), run_id, claims=claims
         )
 
+    @property
+    def routed(self) -> int:
+        """Over how many partitions runs are routed; the topics may have more."""
+        return self._routed
+
     def partition_of(self, run_id: str) -> int:
         """The partition in which the run lives, or would. Raises ClientClosed."""
         if not self._is_open:
             raise ClientClosed
-        return partition_for(run_id, self._log.facts.partition_count)
+        return partition_for(run_id, self._routed)
 
     def _tail(self, partition: int) -> PartitionTail:
         tail = self._tails.get(partition)
@@ -376,6 +385,10 @@ class Client:
     async def fold_of(self, partition: int) -> PartitionFold:
         """The fold of all runs of one partition at the log's end; it belongs to the client."""
         return await self._reader(partition).of_all()
+
+    async def claim_of(self, partition: int) -> ClaimSeen:
+        """Who owns a partition and with what, at the log's end; no runs are folded."""
+        return await claim_of(self._log, self._codec, partition, self._on_progress)
 
     async def owner_lives(self, partition: int) -> bool | None:
         """Whether the partition's owner is alive, as far as the log can say; None: unknown."""

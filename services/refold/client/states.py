@@ -49,6 +49,13 @@ class StateReader:
             await self._catch_up(self._fold)
             return self._fold
 
+    async def of_none(self) -> PartitionFold:
+        """A fold of the claims alone at the log's end: no body of a run is read."""
+        async with self._lock:
+            fold = await self._begin(lambda _: False)
+            await self._catch_up(fold)
+            return fold
+
     async def _begin(self, keep: Callable[[str], bool] | None) -> PartitionFold:
         restored = await checkpoints.load(self._log, self._partition, self._codec, keep=keep)
         fold = restored.fold

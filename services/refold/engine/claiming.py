@@ -14,11 +14,13 @@ from refold.engine.clock import Clock
 from refold.engine.ending import ClaimFenced, ClaimRefused, ClaimUnknown, LogWasCut
 from refold.engine.settings import WorkerSettings
 from refold.log.port import Entry, Log, Topic
-from refold_projections.fold import PartitionFold
+from refold_projections.fold import PartitionFold, Position
 from refold_schemas.codec import KIND_CLAIM, KIND_EVENT, Codec, RecordHeader
 from refold_schemas.events import PartitionClaimed, PartitionReleased
 
 READ_BYTES = 4 << 20
+IDS_THAT_COUNT = 2
+"""Commands and events: what the others hold can be made anew."""
 
 
 @contextmanager
@@ -88,7 +90,9 @@ class Claiming:
             raise ClaimFenced(self.partition, claim_id, newer, fold.position.last_offset)
         skew_ms = max(asked_ms - append_ms, append_ms - acked_ms)
         if skew_ms > self.settings.clock_skew_max_ms:
-            await self._give_back(claim_id, epoch, fold.position.command_next)
+            # At once: else each start with a wrong clock would count as an unclean end.
+            with suppress(ClaimUnknown):  # then it counts as one; nothing worse follows
+                await self.give_back("a clock is wrong", fold.position)
             raise ClaimRefused(
                 f"partition {self.partition}: this machine's wall clock and the log's differ by "
                 f"{skew_ms / 1000:.1f} s",
@@ -97,13 +101,17 @@ class Claiming:
             )
         return Claim(restored, epoch, sent_boot_ms, acked_boot_ms, append_ms)
 
-    async def _give_back(self, claim_id: bytes, epoch: int, command_next: int) -> None:
-        """Release at once: else each start with a wrong clock would count as an unclean end."""
-        released = self.codec.encode(PartitionReleased("a clock is wrong"))
+    async def give_back(self, why: str, at: Position) -> None:
+        """Release what was claimed just now, before anything else is written under the claim.
+
+        Raises ClaimUnknown.
+        """
+        released = self.codec.encode(PartitionReleased(why))
         now_ms = self.clock.wall_ms()
-        header = RecordHeader(KIND_EVENT, claim_id, epoch, 0, now_ms, command_next)
-        with suppress(ClaimUnknown):  # then it counts as one; nothing worse follows
-            await self._append(Entry(None, released, header.pack()))
+        header = RecordHeader(
+            KIND_EVENT, at.claim_id, at.claim_epoch, at.n_next, now_ms, at.command_next
+        )
+        await self._append(Entry(None, released, header.pack()))
 
     async def _append(self, entry: Entry) -> int:
         try:
@@ -148,16 +156,19 @@ class Claiming:
 
     def _check_facts(self, fold: PartitionFold) -> None:
         before, facts = fold.facts, self.log.facts
+        routed = self.claimed.partition_count
         if not before.app:
             return
         level = self.settings.format_level
         if before.app != self.claimed.app:
             what = f"belongs to app {before.app!r}, not {self.claimed.app!r}"
             then = "give this app a namespace of its own: another name behind ?ns= in its --log URL"
-        elif before.partition_count != facts.partition_count:
-            what = f"had {before.partition_count} partitions and has {facts.partition_count} now"
-            then = "restore the partition count: runs live where their run_id hashes to"
-        elif before.topic_ids != facts.topic_ids:
+        elif before.partition_count != routed:
+            what = f"has runs routed over {before.partition_count} partitions, not over {routed}"
+            then = (
+                "find out which partition's first claim says another count: `refold namespace show`"
+            )
+        elif before.topic_ids[:IDS_THAT_COUNT] != facts.topic_ids[:IDS_THAT_COUNT]:
             what = "is not the log that was claimed before: its topics were made anew"
             then = "find out who deleted or restored it before a worker serves it"
         elif before.format_level > level:

@@ -72,7 +72,7 @@ class Intake:
             if not isinstance(command, StartRun | ResolveStep | CancelRun | RetryRun):
                 raise UndecodableRecord(f"{type(command).__name__} is no command")
             run_id = self._run_id(command)
-            misplaced = partition_for(run_id, owner.log.facts.partition_count) != owner.partition
+            misplaced = partition_for(run_id, owner.routed) != owner.partition
         except RefoldError as error:
             raw = (record.value or b"")[:RAW_MAX]
             told = str(error)[: decide.DETAIL_MAX]

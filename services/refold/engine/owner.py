@@ -64,7 +64,10 @@ class WorkerEvent(NamedTuple):
 
 
 class PartitionOwner:
-    """Made for one claim: when it ends, the owner and all its state are dropped."""
+    """Made for one claim: when it ends, the owner and all its state are dropped.
+
+    `routed` is over how many partitions runs are routed (`refold.log.routing`).
+    """
 
     def __init__(
         self,
@@ -75,6 +78,7 @@ class PartitionOwner:
         *,
         name: str,
         process: str,
+        routed: int,
         clock: Clock,
         entropy: Callable[[int], bytes],
         settings: WorkerSettings,
@@ -86,7 +90,7 @@ class PartitionOwner:
         on_overdue: Callable[[Call], None],
     ) -> None:
         self.app, self.log, self.partition, self.codec = app, log, partition, codec
-        self.name, self.process = name, process
+        self.name, self.process, self.routed = name, process, routed
         self.clock, self.entropy, self.settings = clock, entropy, settings
         self.reporter, self.threads, self.lookup_threads = reporter, threads, lookup_threads
         self.namespace = log.facts.namespace
@@ -128,7 +132,7 @@ class PartitionOwner:
             __version__,
             tuple(self.app.versions),
             facts.topic_ids,
-            facts.partition_count,
+            self.routed,
             self.settings.format_level,
         )
         claiming = Claiming(
@@ -309,7 +313,7 @@ class PartitionOwner:
                 process=self.process,
                 owner=self.name,
                 app=self.app.name,
-                partition_count=self.log.facts.partition_count,
+                partition_count=self.routed,
                 topic_ids=self.log.facts.topic_ids,
                 format_level=self.settings.format_level,
                 released=self._released,

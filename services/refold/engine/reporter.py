@@ -30,12 +30,17 @@ class Reporter:
         clock: "Clock",
         name: str,
         *,
+        routed: int,
         tries: int,
         wait_s: float = 0.2,
         timeout_s: float = 10.0,
         on_lost: Callable[[str, str], None],
     ) -> None:
-        """`on_lost(run_id, text)` is told of a report that could not be stored."""
+        """`on_lost(run_id, text)` is told of a report that could not be stored.
+
+        `routed` is over how many partitions runs are routed.
+        """
+        self._routed = routed
         self._log, self._codec, self._clock, self._name = log, codec, clock, name
         self._tries, self._wait_s, self._timeout_s = tries, wait_s, timeout_s
         self._on_lost = on_lost
@@ -65,7 +70,7 @@ class Reporter:
         task.add_done_callback(self._tasks.discard)
 
     async def _send(self, call: "Call", outcome: str, entry: Entry) -> None:
-        partition = partition_for(call.run_id, self._log.facts.partition_count)
+        partition = partition_for(call.run_id, self._routed)
         for attempt in range(self._tries):
             try:
                 async with asyncio.timeout(self._timeout_s):

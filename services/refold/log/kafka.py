@@ -6,7 +6,8 @@ Who owns a partition is no matter of this adapter: the consumer group only sugge
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaProducer, errors
@@ -18,15 +19,11 @@ from refold.log.kafka_batches import NOT_STORED, REFUSED, Sender
 from refold.log.kafka_fetch import OutOfRange, Reader
 from refold.log.kafka_group import HAND_OVER_MS, SESSION_MS, Coordinator, Member
 from refold.log.kafka_owners import Owners
-from refold.log.kafka_topics import (
-    Cluster,
-    Topics,
-    TopicsRefused,
-    problems,
-    topic_name,
-)
+from refold.log.kafka_settings import Cluster, plan, problems, telling, topic_name
+from refold.log.kafka_topics import Topics, TopicsRefused
 from refold.log.kafka_url import PARTITION_COUNT_DEFAULT, parse_url
-from refold.log.port import Ack, Entry, LogFacts, Record, Suggestion, Topic
+from refold.log.port import Ack, Entry, LogFacts, Record, Suggestion, Topic, Upgrade
+from refold.log.routing import are_equal, told_counts
 from refold.log.sizes import BATCH_SIZE_MAX, check_batch
 from refold_schemas.errors.log import (
     AppendUnknown,
@@ -36,16 +33,21 @@ from refold_schemas.errors.log import (
     LogUnavailable,
     LogUnsafe,
     LogUrlInvalid,
+    NotUpgradable,
     OffsetOutOfRange,
     PartitionMissing,
+    PartitionsRaised,
 )
 
 REQUEST_TIMEOUT_MS = 30_000
 """How long one request may be without an answer; a JoinGroup waits for the other members."""
+COUNTS_LOOK_S = 5.0
+"""How often an owner looks whether somebody has raised a partition count."""
 APPEND_TIMEOUT_MS = 8_000
 """How long an append looks for a leader with replicas enough before it says that there is none."""
 
 Answer = TypeVar("Answer")
+_COPIES = Topic.DEAD_LETTERS
 _ERRORS = (errors.KafkaError, OSError, TimeoutError)
 
 
@@ -82,10 +84,7 @@ class KafkaLog:
         self._owners: Owners | None = None
         self._open = False
         self._closing: asyncio.Future[None] | None = None
-        self.unsafe: tuple[str, ...] = ()
-        """What of the topics' settings cannot hold the promises: `suggest` refuses to go on."""
-        self.broker_count = 0
-        """How many brokers the cluster had when the log was opened."""
+        self._counts_look_s = 0.0
 
     @property
     def url(self) -> str:
@@ -106,8 +105,38 @@ class KafkaLog:
 
         Raises LogUnavailable, LogMissing, and LogUrlInvalid if the URL asks for another partition
         count than the topics have. Topics whose settings cannot hold the promises may be read, but
-        not owned: see `unsafe`.
+        not owned: see `facts.unsafe`.
         """
+        async with self._reached() as (settings, topics):
+            cluster, made = await self._topics(topics, create=create)
+            self._learn(cluster)
+            await self._start(settings)
+        self._open = True
+        return made
+
+    async def upgrade(self, *, dry_run: bool) -> Upgrade:
+        """Make and correct what can be; see the port.
+
+        Raises NotUpgradable where commands or events are missing: no empty topic replaces them.
+        """
+        async with self._reached() as (_, topics):
+            cluster = await topics.describe()
+            missing = [topic for topic in Topic if topic not in cluster.topics]
+            if len(missing) == len(Topic):
+                raise LogMissing(self.url, f"it has no namespace {self._place.namespace!r}")
+            lost = [topic for topic in missing if topic in (Topic.COMMANDS, Topic.EVENTS)]
+            if lost:
+                names = ", ".join(topic_name(self._place.namespace, topic) for topic in lost)
+                raise NotUpgradable(self.url, f"there is no topic {names}")
+            wanted = plan(self._place.namespace, cluster)
+            if not dry_run:
+                await topics.carry_out(wanted, self._batch_size_max)
+        await self._give_back()
+        return Upgrade(wanted.said, wanted.left)
+
+    @contextlib.asynccontextmanager
+    async def _reached(self) -> AsyncIterator[tuple[dict[str, Any], Topics]]:
+        """A connection, the settings for more of them, and the topics. Raises LogUnavailable."""
         access = access_from_settings() if self._access is None else self._access
         try:
             settings = access.of_aiokafka(self._place.servers)
@@ -121,10 +150,10 @@ class KafkaLog:
         try:
             # First of all a connection: it says in a moment whether there is a broker.
             self._client = await connect(settings)
-            topics = Topics(access.of_librdkafka(self._place.servers), self._place.namespace)
-            cluster, made = await self._topics(topics, create=create)
-            self._learn(cluster)
-            await self._start(settings)
+            yield (
+                settings,
+                Topics(access.of_librdkafka(self._place.servers), self._place.namespace),
+            )
         except BaseException as error:
             await self._give_back()
             if isinstance(error, (*_ERRORS, TopicsRefused, ValueError)):
@@ -136,8 +165,6 @@ class KafkaLog:
                     "then start again; refold goes on from the log",
                 ) from error
             raise
-        self._open = True
-        return made
 
     async def _topics(self, topics: Topics, *, create: bool) -> tuple[Cluster, bool]:
         cluster = await topics.describe()
@@ -156,21 +183,25 @@ class KafkaLog:
         return await topics.make(count, self._batch_size_max), True
 
     def _learn(self, cluster: Cluster) -> None:
-        count = cluster.topics[Topic.EVENTS].partition_count
+        counts = tuple(cluster.topics[topic].partition_count for topic in Topic)
+        # Of counts that differ the least is what every topic has; nobody owns such a log.
+        count = min(n for n, topic in zip(counts, Topic, strict=True) if topic is not _COPIES)
         asked = self._place.partition_count
         if asked is not None and asked != count:
             raise LogUrlInvalid(
                 self.url, f"it asks for {asked} partitions, the namespace was made with {count}"
             )
         name = self._place.namespace
-        self.unsafe = tuple(problems(name, cluster))
-        self.broker_count = cluster.broker_count
         size_max = min(
             int(cluster.topics[topic].settings["max.message.bytes"])
             for topic in (Topic.COMMANDS, Topic.EVENTS, Topic.SNAPSHOTS)
         )
         ids = tuple(cluster.topics[topic].topic_id for topic in Topic)
-        self._facts = LogFacts(name, count, ids, size_max)
+        unsafe = tuple(problems(name, cluster))
+        settings = tuple(telling(topic, cluster.topics[topic]) for topic in Topic)
+        self._facts = LogFacts(
+            name, count, ids, size_max, counts, unsafe, settings, cluster.broker_count
+        )
         self._places = {
             (topic, partition): TopicPartition(topic_name(name, topic), partition)
             for topic in Topic
@@ -294,12 +325,14 @@ class KafkaLog:
     async def suggest(self, owner: str) -> Suggestion:
         """The partitions that the group gives to `owner` now: it joins at the first call.
 
-        Raises LogUnsafe where the topics' settings cannot hold the promises, and LogUnavailable
-        where the group cannot be asked and has given the partitions away by now.
+        Raises LogUnsafe where the topics' settings cannot hold the promises, PartitionsRaised where
+        somebody has raised a partition count since it was opened, and LogUnavailable where the
+        group cannot be asked and has given the partitions away by now.
         """
         self._check_open()
-        if self.unsafe:
-            raise LogUnsafe(self.url, self.unsafe)
+        if self.facts.unsafe:
+            raise LogUnsafe(self.url, self.facts.unsafe)
+        self._check_counts()
         if self._owners is None:
             self._owners = Owners(self._settings, self._group, self._member)
         partitions, failure = await self._asked(self._owners.suggest(owner))
@@ -307,6 +340,25 @@ class KafkaLog:
             reason = f"the group of owners cannot be asked: {told(failure)}"
             raise LogUnavailable(self.url, reason)
         return Suggestion(partitions)
+
+    def _check_counts(self) -> None:
+        assert self._client is not None
+        now = asyncio.get_running_loop().time()
+        if now >= self._counts_look_s:
+            self._counts_look_s = now + COUNTS_LOOK_S
+            self._client.force_metadata_update()  # its answer is seen at a later call
+        counts: list[int] = []
+        for topic, before in zip(Topic, self.facts.partition_counts, strict=True):
+            name = topic_name(self._place.namespace, topic)
+            known = self._client.cluster.partitions_for_topic(name)
+            counts.append(max(before, len(known or ())))
+        if not are_equal(self.facts):
+            known = "a run's records are in the same partition of all three"
+            raise PartitionsRaised(self.url, told_counts(self.facts), known)
+        if counts != list(self.facts.partition_counts):
+            facts = replace(self.facts, partition_counts=tuple(counts))
+            known = f"there were {self.facts.partition_count} when this process opened it"
+            raise PartitionsRaised(self.url, told_counts(facts), known)
 
     def _member(self, coordinator: Coordinator, owner: str) -> Member:
         return Member(

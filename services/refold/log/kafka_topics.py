@@ -1,60 +1,38 @@
-"""The topics of a namespace on Kafka: made, described, and held against what refold promises."""
+"""The topics of a namespace on Kafka, on a librdkafka client: described, made, corrected."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
-from typing import Any, NamedTuple
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stubs forget to export
     AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
     ConfigResource,
+    NewPartitions,
     NewTopic,
     ResourceType,
 )
 
+from refold.log.kafka_settings import (
+    REPLICATION_MAX,
+    Cluster,
+    Plan,
+    TopicState,
+    settings_of,
+    topic_name,
+)
 from refold.log.port import Topic
 
-REPLICATION_MAX = 3
 TIMEOUT_S = 30.0
 MADE_WITHIN_S = 30.0
 """How long after their creation all topics must have a leader for each partition."""
-SNAPSHOT_SEGMENT_BYTES = 64 << 20
-SNAPSHOT_SEGMENT_MS = 3_600_000
-# The cleaner leaves the newest segment alone: with a broker's default of 1 GiB it would never come.
-_COMPACTED = {
-    "cleanup.policy": "compact",
-    "segment.bytes": str(SNAPSHOT_SEGMENT_BYTES),
-    "segment.ms": str(SNAPSHOT_SEGMENT_MS),
-}
-_KEPT = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
-
-
-class TopicState(NamedTuple):
-    """A topic as the cluster describes it."""
-
-    topic_id: str
-    partition_count: int
-    replication: int
-    settings: Mapping[str, str]
-    led: bool
-    """Whether each partition has a leader."""
-
-
-class Cluster(NamedTuple):
-    """Those of the namespace's topics that exist, and how many brokers answer."""
-
-    topics: Mapping[Topic, TopicState]
-    broker_count: int
 
 
 class TopicsRefused(Exception):
     """The cluster did not do what was asked of its topics; the text says why."""
-
-
-def topic_name(namespace: str, topic: Topic) -> str:
-    """The name of a namespace's topic on the cluster."""
-    return f"{namespace}.{topic.value}"
 
 
 class Topics:
@@ -132,11 +110,52 @@ class Topics:
                 # Another process makes the same ones at this moment: whoever comes first.
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise TopicsRefused(f"{name}: {error.args[0].str()}") from error
+        return await self._until(dict.fromkeys(Topic, 1), {})
+
+    async def carry_out(self, plan: Plan, batch_size_max: int) -> None:
+        """Do what a plan says, and wait until it can be seen. Raises TopicsRefused."""
+        for topic, settings in plan.alter.items():
+            changes = [
+                ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+                for name, value in settings.items()
+            ]
+            name = topic_name(self.namespace, topic)
+            resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=changes)
+            answers = self._admin.incremental_alter_configs([resource], request_timeout=TIMEOUT_S)
+            await self._done(answers.values(), name)
+        for topic, count in plan.grow.items():
+            name = topic_name(self.namespace, topic)
+            grown = self._admin.create_partitions(
+                [NewPartitions(name, count)], request_timeout=TIMEOUT_S
+            )
+            await self._done(grown.values(), name)
+        if plan.make:
+            await self.make(plan.partition_count, batch_size_max)
+        await self._until(plan.grow, plan.alter)
+
+    @staticmethod
+    async def _done(answers: "Iterable[Future[Any]]", name: str) -> None:
+        for answer in answers:
+            try:
+                await _answer(answer)
+            except KafkaException as error:
+                raise TopicsRefused(f"{name}: {error.args[0].str()}") from error
+
+    async def _until(
+        self, counts: Mapping[Topic, int], settings: Mapping[Topic, Mapping[str, str]]
+    ) -> Cluster:
+        """The topics once they have so many partitions, each led, and these settings."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + MADE_WITHIN_S
         while True:
             cluster = await self.describe()
-            if len(cluster.topics) == len(Topic) and all(t.led for t in cluster.topics.values()):
+            found = cluster.topics
+            if all(
+                topic in found and found[topic].led and found[topic].partition_count >= count
+                for topic, count in counts.items()
+            ) and all(
+                wanted.items() <= found[t].settings.items() for t, wanted in settings.items()
+            ):
                 return cluster
             if loop.time() > deadline:
                 raise TopicsRefused(f"no leader for each partition within {MADE_WITHIN_S:g} s")
@@ -145,56 +164,3 @@ class Topics:
 
 async def _answer(future: "Future[Any]") -> Any:
     return await asyncio.wrap_future(future)
-
-
-def settings_of(topic: Topic, replication: int, batch_size_max: int) -> dict[str, str]:
-    """The settings with which a topic is made."""
-    return {
-        "message.timestamp.type": "LogAppendTime",
-        "max.message.bytes": str(batch_size_max),
-        "min.insync.replicas": "2" if replication >= REPLICATION_MAX else "1",
-        "unclean.leader.election.enable": "false",
-        **(_COMPACTED if topic is Topic.SNAPSHOTS else _KEPT),
-    }
-
-
-def problems(namespace: str, cluster: Cluster) -> list[str]:
-    """What of the topics cannot hold the promises: a worker must not own partitions of them.
-
-    A cluster of less than three brokers is accepted: its acknowledgement survives a killed
-    process, though not a lost disk.
-    """
-    found: list[str] = []
-    counts = {
-        topic: cluster.topics[topic].partition_count
-        for topic in (Topic.COMMANDS, Topic.EVENTS, Topic.SNAPSHOTS)
-        if topic in cluster.topics
-    }
-    if len(set(counts.values())) > 1:
-        told = ", ".join(f"{topic_name(namespace, t)} {count}" for t, count in counts.items())
-        found.append(f"the partition counts differ ({told})")
-    for topic, state in cluster.topics.items():
-        name = topic_name(namespace, topic)
-        settings = state.settings
-
-        def unlike(setting: str, wanted: str, name: str = name, has: Any = settings) -> None:
-            if has.get(setting) != wanted:
-                found.append(f"{name} has {setting}={has.get(setting)}, not {wanted}")
-
-        unlike("message.timestamp.type", "LogAppendTime")
-        unlike("unclean.leader.election.enable", "false")
-        if topic is Topic.SNAPSHOTS:
-            unlike("cleanup.policy", "compact")
-        elif topic is not Topic.DEAD_LETTERS:
-            unlike("cleanup.policy", "delete")
-            unlike("retention.ms", "-1")
-            unlike("retention.bytes", "-1")
-        if cluster.broker_count >= REPLICATION_MAX:
-            if state.replication < REPLICATION_MAX:
-                found.append(
-                    f"{name} has {state.replication} replicas on {cluster.broker_count} brokers, "
-                    f"not {REPLICATION_MAX}"
-                )
-            if int(settings.get("min.insync.replicas", "1")) < 2:
-                found.append(f"{name} has min.insync.replicas=1, not 2")
-    return found

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
 from refold.log.leases import Lease, share_of
-from refold.log.port import Ack, Entry, LogFacts, Record, Suggestion, Topic
+from refold.log.port import Ack, Entry, LogFacts, Record, Suggestion, Topic, Upgrade
 from refold.log.sizes import BATCH_SIZE_MAX, check_batch
 from refold_schemas.errors.log import (
     AppendUnknown,
@@ -227,12 +227,14 @@ class MemoryBroker:
         now_ms: Callable[[], int] = _wall_ms,
         schedule: Schedule | None = None,
         faults: Faults | None = None,
+        can_grow: bool = False,
     ) -> None:
         if partition_count < 1:
             raise ValueError(f"a log has at least one partition, not {partition_count}")
         self.namespace, self.partition_count = namespace, partition_count
         self.batch_size_max, self.lease_ms = batch_size_max, lease_ms
         self.now_ms, self.schedule = now_ms, schedule
+        self.can_grow = can_grow
         self.faults = faults if faults is not None else Faults()
         self.append_count = self.read_count = 0
         self.exists = False
@@ -260,7 +262,18 @@ class MemoryBroker:
     def facts(self) -> LogFacts:
         """The facts every handle shows. Topic ids follow from name and incarnation, not chance."""
         ids = _topic_ids(self.namespace, self.incarnation)
-        return LogFacts(self.namespace, self.partition_count, ids, self.batch_size_max)
+        counts = (self.partition_count,) * len(Topic) if self.can_grow else ()
+        return LogFacts(self.namespace, self.partition_count, ids, self.batch_size_max, counts)
+
+    def grow(self, partition_count: int) -> None:
+        """Give every topic more partitions, as an administrator of a cluster may."""
+        with self.lock:
+            self.partition_count = partition_count
+            for topic in Topic:
+                for partition in range(partition_count):
+                    if (topic, partition) not in self._streams:
+                        stream = _Stream(compacted=topic is Topic.SNAPSHOTS)
+                        self._streams[(topic, partition)] = stream
 
     def stream(self, topic: Topic, partition: int) -> _Stream:
         """The store of one partition of one topic. Raises PartitionMissing."""
@@ -430,6 +443,10 @@ class MemoryLog:
                 self.broker.exists = made = True
             self._open = True
             return made
+
+    async def upgrade(self, *, dry_run: bool) -> Upgrade:
+        """Nothing: what is in memory was made by this version."""
+        return Upgrade()
 
     async def close(self) -> None:
         """Close the handle: appends under way end as unknown, waits end, leases are freed."""

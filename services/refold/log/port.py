@@ -1,6 +1,6 @@
 """The Log port: what refold asks of a log, whichever broker or file is behind it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
@@ -55,12 +55,30 @@ class Suggestion(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """What a claim records of the log: ids of its topics, partition count, and limits in bytes."""
+    """What the log is: ids of its topics, partition count, limits in bytes, and what is amiss.
+
+    `partition_count` is what every topic has. Runs may be routed over fewer: `routing.py` says.
+    """
 
     namespace: str
     partition_count: int
     topic_ids: tuple[str, ...]
     batch_size_max: int
+    partition_counts: tuple[int, ...] = ()
+    """Of each topic, in the order of `Topic`, where somebody else may raise them; else empty."""
+    unsafe: tuple[str, ...] = ()
+    """What of the topics' settings cannot hold the promises: `suggest` refuses to go on."""
+    settings: tuple[Mapping[str, str], ...] = ()
+    """Of each topic those that the promises rest on, in the order of `Topic`; empty without."""
+    broker_count: int = 0
+    """How many brokers the cluster had when the log was opened; 0: it is on no cluster."""
+
+
+class Upgrade(NamedTuple):
+    """What an upgrade has changed, or would, and what it cannot: a sentence each."""
+
+    changes: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
 
 
 class Log(Protocol):
@@ -83,6 +101,13 @@ class Log(Protocol):
 
         Raises LogUnavailable (not reachable, locked, read-only, corrupted, full) and
         LogMissing where topics are missing and `create` is False.
+        """
+
+    async def upgrade(self, *, dry_run: bool) -> Upgrade:
+        """Bring the topics to what this version wants, and say each change.
+
+        Call it before `open`. With `dry_run` nothing is changed. Raises LogUnavailable, LogMissing,
+        and NotUpgradable for what no command can bring back.
         """
 
     async def close(self) -> None:

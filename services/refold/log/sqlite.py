@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
-from refold.log.port import Ack, Entry, LogFacts, Record, Suggestion, Topic
+from refold.log.port import Ack, Entry, LogFacts, Record, Suggestion, Topic, Upgrade
 from refold.log.processes import boot_ms
 from refold.log.rows import frame, squeeze
 from refold.log.sizes import BATCH_SIZE_MAX, check_batch
@@ -206,6 +206,10 @@ class SqliteLog:
         with _siblings_lock:
             _siblings.setdefault(str(self._place.path), WeakSet()).add(self)
         return made
+
+    async def upgrade(self, *, dry_run: bool) -> Upgrade:
+        """Nothing: a file of another version is not opened in the first place."""
+        return Upgrade()
 
     async def close(self) -> None:
         """Close the file and free the leases. Appends under way end as unknown."""

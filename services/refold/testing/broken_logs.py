@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 
-from refold.log import Ack, Entry, Log, LogFacts, Record, Suggestion, Topic, entry_size
+from refold.log import Ack, Entry, Log, LogFacts, Record, Suggestion, Topic, Upgrade, entry_size
 from refold_schemas.errors import BatchTooLarge
 
 
@@ -31,6 +31,10 @@ class WrappedLog:
     async def open(self, *, create: bool) -> bool:
         """As inner."""
         return await self.inner.open(create=create)
+
+    async def upgrade(self, *, dry_run: bool) -> Upgrade:
+        """As inner."""
+        return await self.inner.upgrade(dry_run=dry_run)
 
     async def close(self) -> None:
         """As inner."""

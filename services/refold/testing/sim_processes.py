@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from refold.engine.settings import WorkerSettings
 from refold.log.memory import MemoryBroker, MemoryLog
-from refold.log.port import Ack, Entry, LogFacts, Record, Suggestion, Topic
+from refold.log.port import Ack, Entry, LogFacts, Record, Suggestion, Topic, Upgrade
 from refold.testing.sim_app import app
 from refold.testing.sim_loop import SimProcess
 from refold.testing.sim_world import Link
@@ -40,6 +40,10 @@ class SimLog:
     async def open(self, *, create: bool) -> bool:
         """As the memory log's."""
         return await self.inner.open(create=create)
+
+    async def upgrade(self, *, dry_run: bool) -> Upgrade:
+        """As inner."""
+        return await self.inner.upgrade(dry_run=dry_run)
 
     async def close(self) -> None:
         """As the memory log's."""

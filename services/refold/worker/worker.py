@@ -19,10 +19,11 @@ from refold.engine.owner import PartitionOwner, WorkerEvent
 from refold.engine.reporter import Reporter
 from refold.engine.settings import WorkerSettings
 from refold.log.port import Log
+from refold.log.routing import check_adopted, routing_count
 from refold.worker.overdue import EXIT_OVERDUE, CallOverdue
 from refold.worker.watchdog import Watchdog
 from refold_schemas.codec import Codec
-from refold_schemas.errors import LogUnsafe, RefoldError
+from refold_schemas.errors import LogUnsafe, PartitionsRaised, RefoldError
 from refold_schemas.registry import FileRegistry
 
 THREADS_MAX = 32
@@ -82,6 +83,8 @@ class Worker:
         self._troubles: dict[str, type[BaseException]] = {}
         self._watchdog = Watchdog(self.settings.stall_ms, self._stalled) if watch else None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._routed = 0
+        """Over how many partitions runs are routed."""
         self._counts = {"claims": 0, "events": 0, "appends": 0, "commands": 0}
 
     async def run(self) -> None:
@@ -91,6 +94,8 @@ class Worker:
         because a call did not end.
         """
         self._loop = asyncio.get_running_loop()
+        self._routed = await routing_count(self.log, self._codec)
+        await check_adopted(self.log, self._codec, self._routed)
         if any(not step.is_async for step in self.app.steps.values()):
             self._threads = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="refold-step")
         if any(step.lookup is not None for step in self.app.steps.values()):
@@ -102,6 +107,7 @@ class Worker:
             self._codec,
             self.clock,
             self.name,
+            routed=self._routed,
             tries=self.settings.report_tries,
             on_lost=lambda run_id, text: self._tell("warning", text, run_id),
         )
@@ -171,7 +177,7 @@ class Worker:
         """Claim what is suggested; drain and release what goes to another worker."""
         try:
             suggestion = await self.log.suggest(self.name)
-        except LogUnsafe as error:
+        except (LogUnsafe, PartitionsRaised) as error:
             self._fail(error)  # what it is given there it could not keep: a person corrects it
             return
         except RefoldError as error:
@@ -264,6 +270,7 @@ class Worker:
             self._codec,
             name=self.name,
             process=self.process,
+            routed=self._routed,
             clock=self.clock,
             entropy=self._entropy,
             settings=self.settings,

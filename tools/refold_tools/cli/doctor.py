@@ -118,6 +118,7 @@ async def _examine(url: str) -> Examined:
             ]
             findings.extend(_room(free_bytes(log.url)))
             findings.extend(_of_topics(log))
+            findings.extend(await _of_counts(client))
             partitions: list[Partition] = []
             last_ms = 0
             for number in range(facts.partition_count):
@@ -275,8 +276,7 @@ def _room(size: int | None) -> list[Finding]:
 
 def _of_topics(log: "Log") -> list[Finding]:
     """Settings of topics that cannot hold the promises; only a log on a cluster has any."""
-    problems: tuple[str, ...] = getattr(log, "unsafe", ())
-    brokers: int = getattr(log, "broker_count", 0)
+    problems, brokers = log.facts.unsafe, log.facts.broker_count
     found = [
         Finding(WRONG, "topics", said, "correct the setting (R316); no worker serves it meanwhile")
         for said in problems
@@ -287,6 +287,23 @@ def _of_topics(log: "Log") -> list[Finding]:
         said = f"{brokers} broker(s): an acknowledged event survives a killed process, not a disk"
         found.append(Finding(NOTE, "brokers", said))
     return found
+
+
+async def _of_counts(client: "Client") -> list[Finding]:
+    """Partitions that somebody has added, and whether anybody has adopted them."""
+    from refold.log.routing import check_adopted
+    from refold_schemas.errors import PartitionsRaised
+
+    routed, count = client.routed, client.log.facts.partition_count
+    try:
+        await check_adopted(client.log, client.codec, routed)
+    except PartitionsRaised as error:
+        said = f"their partition count was changed: {error.counts}; {error.known}"
+        return [Finding(WRONG, "topics", said, error.next)]
+    if routed == count:
+        return []
+    said = f"runs are routed over {routed} of {count} partitions; what comes to others is forwarded"
+    return [Finding(NOTE, "topics", said)]
 
 
 def _clock(last_append_ms: int) -> Finding:

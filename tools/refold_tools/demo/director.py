@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from refold.client import Client
 from refold.client.client import RunHandle
 from refold.client.history import HistoryRecord
-from refold.log import Log, Topic, partition_for
+from refold.log import Log, Topic
 from refold_projections.fold import Boundary, RunState, sentence
 from refold_projections.fold.sentence import count_words
 from refold_schemas.errors.cli import TooEarly
@@ -182,7 +182,7 @@ class _Performance:
         self.client, self.outside = director.client, director.outside
         self.told = Told(story)
         self.handle: RunHandle | None = None
-        self._partition = partition_for(story.run_id, self.client.log.facts.partition_count)
+        self._partition = self.client.partition_of(story.run_id)
         self._seen_offset = -1
         self._end = -1
         self._settled: dict[str, int] = {}

@@ -1,0 +1,204 @@
+"""F21: somebody raises the partition count of a namespace with open runs, on a real broker."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
+
+from refold import Client
+from refold.log import partition_for
+from refold_tools.cli import main
+from refold_tools.devstack import KAFKA, Ports, Stack
+
+REFOLD = [sys.executable, "-m", "refold_tools.cli"]
+WITHIN_S = 120.0
+RUNS = 50
+APP = """
+from datetime import timedelta
+from pathlib import Path
+
+from refold import App, Effect, Policy, RunContext
+
+app = App("shop")
+PAID = Path(__file__).parent / "paid"
+
+@app.step(policy=Policy.RE_EXECUTABLE)
+async def is_paid(fx: Effect) -> bool:
+    return PAID.exists()
+
+@app.run("order")
+async def order(ctx: RunContext, pence: int) -> str:
+    while not await ctx.step(is_paid):
+        await ctx.sleep(timedelta(seconds=1))
+    return "paid"
+"""
+SOON = timedelta(seconds=90)
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    folder = tmp_path_factory.mktemp("kafka-partitions")
+    with Stack.up(folder, ports=Ports.free(), services=frozenset({KAFKA}), tied=True) as stack:
+        yield stack
+
+
+class Refold:
+    """The command line in this process: what stands in the last line of its JSON."""
+
+    def __init__(self, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+        self.url, self.capsys = url, capsys
+
+    def __call__(self, *arguments: str, code: int = 0) -> Any:
+        self.capsys.readouterr()
+        ended = main([*arguments, "--log", self.url, "--json"])
+        out, err = self.capsys.readouterr()
+        assert ended == code, f"exit {ended}\n{out}\n{err}"
+        return json.loads(out.splitlines()[-1])
+
+
+def until(check: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + WITHIN_S
+    while not check():
+        time.sleep(0.1)
+        assert time.monotonic() < end, f"not within {WITHIN_S:g} s: {what}"
+
+
+def raise_count(stack: Stack, topic: str, count: int) -> None:
+    admin = AdminClient({"bootstrap.servers": stack.bootstrap})
+    for done in admin.create_partitions([NewPartitions(topic, count)]).values():
+        done.result(30)
+
+
+class Worker:
+    """`refold worker`, and what it says."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.told = folder / "worker.log"
+        with self.told.open("wb") as said:
+            self.process = subprocess.Popen(
+                [*REFOLD, "worker", "shop:app", "--log", url, "--json"],
+                cwd=folder,
+                stdout=said,
+                stderr=said,
+                env={**os.environ, "PYTHONPATH": str(folder)},
+            )
+
+    def said(self) -> str:
+        return self.told.read_text()
+
+    def claims(self) -> int:
+        assert self.process.poll() is None, self.said()
+        return self.said().count('"event": "claimed"')
+
+    def end(self) -> int:
+        if self.process.poll() is None:
+            self.process.terminate()
+        try:
+            return self.process.wait(60)
+        finally:
+            self.process.kill()
+
+
+def start_runs(url: str, first: int, count: int) -> None:
+    async def main() -> None:
+        async with Client(url) as client:
+            names = [f"r{number}" for number in range(first, first + count)]
+            await asyncio.gather(
+                *(client.start("order", 5, run_id=name, within=SOON) for name in names)
+            )
+
+    asyncio.run(main())
+
+
+def homes_of(url: str, *status: str) -> dict[str, int]:
+    """In which partition each run of this status is found."""
+
+    async def main() -> dict[str, int]:
+        async with Client(url) as client:
+            return {one.run_id: one.partition for one in await client.runs(status=status)}
+
+    return asyncio.run(main())
+
+
+def test_a_raised_partition_count_moves_no_run(
+    stack: Stack,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shop.py").write_text(APP)
+    url = f"kafka://{stack.bootstrap}/f21"
+    Refold(f"{url}?partitions=6", capsys)("namespace", "create")
+    refold = Refold(url, capsys)
+    running = Worker(tmp_path, url)
+    try:
+        until(lambda: running.claims() == 6, "all partitions are claimed")
+        start_runs(url, 0, RUNS)
+
+        def stands(run_id: str) -> str:
+            seen = refold("boundary", run_id)
+            return f"{seen['status']} in {seen['position']['partition']}"
+
+        homes = homes_of(url, "running", "waiting")
+        assert len(homes) == RUNS
+        assert homes == {name: partition_for(name, 6) for name in homes}
+
+        # Only one topic: the running worker notices, names the counts, hands over and ends.
+        raise_count(stack, "f21.commands", 12)
+        until(lambda: running.process.poll() is not None, "the worker ends")
+        assert running.process.returncode == 4
+        told = json.loads(running.said().splitlines()[-1])["error"]
+        assert told["code"] == "R320"
+        assert "f21.commands 12, f21.events 6" in told["message"]
+        assert "namespace upgrade" in told["next"]
+
+        # Two of them, as in the report: no worker starts, every run can be read where it is.
+        raise_count(stack, "f21.events", 12)
+        refused = refold("worker", "shop:app", code=4)["error"]
+        assert refused["code"] == "R320"
+        assert "f21.events 12, f21.snapshots 6" in refused["message"]
+        assert "record 6" in refused["message"]
+        assert homes_of(url, "running", "waiting") == homes
+        assert stands("r7") == f"waiting in {homes['r7']}"
+        orders = refold("cancel", "r7", "--within", "0", code=3)
+        assert orders["error"]["code"] == "R512", "nobody decides it now; it waits where r7 lives"
+        found = refold("doctor", code=1)["findings"]
+        assert any("f21.snapshots 6" in one["said"] for one in found)
+
+        wanted = refold("namespace", "upgrade", "--dry-run")
+        assert wanted["adopted"] == [6, 7, 8, 9, 10, 11]
+        assert wanted["changes"][0] == "f21.snapshots: 6 partitions become 12"
+        done = refold("namespace", "upgrade")
+        assert (done["changes"], done["routed"]) == (wanted["changes"], 6)
+        assert refold("namespace", "upgrade")["changes"] == []
+        shown = refold("namespace", "show")
+        assert (shown["partitions"], shown["routed"], shown["problems"]) == (12, 6, [])
+        assert [one["epoch"] > 0 for one in shown["claims"]] == [True] * 12
+        assert {one["app"] for one in shown["claims"]} == {"shop"}
+
+        # All fifty go on where they are; the new partitions are owned, and hold no runs.
+        running = Worker(tmp_path, url)
+        until(lambda: running.claims() == 12, "all partitions are claimed")
+        refold("cancel", "r8")
+        until(lambda: len(homes_of(url, "cancelled")) == 2, "orders reach old runs")
+        (tmp_path / "paid").touch()
+        start_runs(url, RUNS, 5)
+        until(
+            lambda: len(homes_of(url, "completed")) == RUNS - 2 + 5, "the others end, new ones too"
+        )
+        ended = homes_of(url, "completed", "cancelled")
+        assert len(ended) == RUNS + 5
+        assert ended == {name: partition_for(name, 6) for name in ended}
+        assert running.end() == 0
+    finally:
+        running.end()
