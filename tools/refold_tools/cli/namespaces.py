@@ -227,12 +227,11 @@ async def _upgrade(given: str | None, *, dry_run: bool, as_json: bool) -> int:
         try:
             async with Client(log) as client:
                 routed = client.routed
-                how = to_adopt(log, client.codec)
-                if not dry_run:
-                    how = adopt(
-                        log, client.codec, by=f"upgrade by {asker(None)}", engine=__version__
-                    )
-                adopted = await how
+                if dry_run:
+                    adopted = await to_adopt(log, client.codec)
+                else:
+                    by = f"upgrade by {asker(None)}"
+                    adopted = await adopt(log, client.codec, by=by, engine=__version__)
         finally:
             await log.close()
     if adopted:
