@@ -1,5 +1,6 @@
 """The real `refold` in processes of its own: killed, resolved, resumed, stopped, restarted."""
 
+import asyncio
 import json
 import os
 import queue
@@ -8,14 +9,16 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
 
-from refold.client import BlockingClient
+from refold.client import BlockingClient, Client
 from refold_projections.fold import Boundary
 from support.console import crashed
 
@@ -500,6 +503,88 @@ def test_a_worker_does_not_outlive_the_dev_that_started_it(project: Project) -> 
     # Its output has ended, hence the worker has; and it had the time to hand over.
     assert json.loads(developing.out[-1])["stopped"] is True
     assert "released by" in project.call("doctor").stdout
+
+
+# ---- several processes
+
+
+def crew(project: Project) -> tuple[Child, list[int]]:
+    """`refold worker --processes 2` that has claimed all four partitions, and its pids."""
+    log = "sqlite:///.refold/log.db?partitions=4"
+    project.call("namespace", "create", "--log", log)
+    parent = project.begin("worker", "shop:app", "--processes", "2", "--json")
+    until(lambda: owners(project) == [2, 2], "each has claimed two partitions")
+    assert len(started(parent)) == 2
+    return parent, started(parent)
+
+
+def told(child: Child, event: str) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in list(child.out)]
+    return [line for line in lines if line.get("event") == event]
+
+
+def owners(project: Project) -> list[int]:
+    """How many partitions each living process has that has any."""
+
+    async def main() -> list[int]:
+        async with Client(f"sqlite:///{project.folder}/.refold/log.db") as client:
+            claims = [await client.claim_of(partition) for partition in range(4)]
+        held = Counter(
+            one.fold.facts.owner
+            for one in claims
+            if one.owner_lives and not one.fold.facts.released
+        )
+        return sorted(held.values())
+
+    return asyncio.run(main())
+
+
+def started(child: Child) -> list[int]:
+    texts = [line["text"] for line in told(child, "process")]
+    return [int(text.rpartition("pid ")[2]) for text in texts if "is started: pid" in text]
+
+
+def test_processes_share_the_partitions_and_one_that_dies_is_started_again(
+    project: Project,
+) -> None:
+    parent, pids = crew(project)
+    os.kill(pids[0], signal.SIGKILL)
+    until(lambda: len(started(parent)) == 3, "another one is started in its place")
+    assert any("SIGKILL; it is started again" in t["text"] for t in told(parent, "process"))
+    names = [f"r{number}" for number in range(8)]
+    with BlockingClient(f"sqlite:///{project.folder}/.refold/log.db") as client:
+        within = timedelta(seconds=PATIENCE_S)
+        runs = [client.start("shop", {"id": "o"}, run_id=name, within=within) for name in names]
+        assert [run.result(within=within) for run in runs] == ["told o"] * 8
+    until(lambda: owners(project) == [2, 2], "each has two partitions again")
+    assert parent.end(signal.SIGINT) == 0
+    assert json.loads(parent.out[-1]) == {"stopped": True, "processes": 2, "exit_codes": [0, 0]}
+    handed_over = [line for line in map(json.loads, parent.out) if "handed_over" in line]
+    assert [line["handed_over"] for line in handed_over] == [True, True]
+
+
+def test_processes_do_not_outlive_the_one_that_started_them(project: Project) -> None:
+    parent, _ = crew(project)
+    assert parent.end(signal.SIGKILL) == -signal.SIGKILL
+    # Their output has ended, hence they have; and they had the time to hand over.
+    ends = [json.loads(line) for line in parent.out if '"stopped"' in line]
+    assert [line["handed_over"] for line in ends] == [True, True]
+
+
+def test_more_processes_than_partitions_are_refused(project: Project) -> None:
+    project.call("namespace", "create")
+    refused = project.json("worker", "shop:app", "--processes", "2", code=2)["error"]
+    assert "1 partition(s)" in refused["message"]
+
+
+def test_processes_that_must_not_serve_end_with_the_reason(project: Project) -> None:
+    project.call("namespace", "create", "--log", "sqlite:///.refold/log.db?partitions=2")
+    project.worker().end(signal.SIGTERM)
+    other = SHOP.replace('App("shop")', 'App("other")')
+    (project.folder / "other.py").write_text(other)
+    parent = project.begin("worker", "other:app", "--processes", "2", "--json")
+    assert parent.process.wait(PATIENCE_S) == 2
+    assert "belongs to app 'shop', not 'other'" in "".join(parent.out)
 
 
 # ---- at the edge

@@ -25,17 +25,72 @@ STOP_WITHIN_S = 30.0
 """How long a worker has to drain and release before it is killed; its own limits add up to less."""
 
 
-def worker(target: AppArgument, log: LogOption = None, as_json: JsonOption = False) -> int:
+def worker(
+    target: AppArgument,
+    processes: Annotated[
+        int,
+        typer.Option(
+            "--processes", metavar="N", min=1, help="So many worker processes under this one."
+        ),
+    ] = 1,
+    log: LogOption = None,
+    as_json: JsonOption = False,
+) -> int:
     """Own partitions of the log and host their runs, until SIGINT or SIGTERM: then hand over.
 
     What happens is told line by line, as JSON objects with --json. A worker never makes a log.
+    With `--processes` each is a worker of its own; one that dies is started again.
     """
     from refold.settings import load_settings, log_url
     from refold_tools.cli.leaving import run_to_end
 
     load_settings()
     app = load_app(target)
+    if processes > 1:
+        return _crew(app, target, log_url(log), processes, as_json=as_json)
     return run_to_end(_serve(app, log_url(log), as_json=as_json), as_json=as_json)
+
+
+def _crew(app: "App", target: str, url: str, count: int, *, as_json: bool) -> int:
+    """Look whether they could serve at all, then run them until they end."""
+    from refold.worker import WorkerEvent
+    from refold_schemas.errors.cli import UsageRefused
+    from refold_tools.cli.crew import Crew, worker_command
+    from refold_tools.cli.failures import wants_traceback
+    from refold_tools.cli.output import print_json, say
+    from refold_tools.cli.telling import event_teller
+
+    partitions = asyncio.run(_partitions(url))
+    if count > partitions:
+        raise UsageRefused(
+            f"--processes {count}: the namespace has {partitions} partition(s), and each is served "
+            "by one process; the others would only stand by",
+            "refold worker",
+        )
+    event = event_teller(zone_of(app=app), as_json=as_json, error=False)
+
+    def tell(text: str) -> None:
+        event(WorkerEvent("process", -1, None, text, time.time_ns() // 1_000_000))
+
+    command = worker_command(target, url, as_json=as_json, debug=wants_traceback(sys.argv))
+    crew = Crew(command, count, tell)
+    code = crew.run()
+    if as_json:
+        print_json({"stopped": True, "processes": count, "exit_codes": crew.codes})
+    else:
+        say(f"stopped; the {count} processes ended with {crew.codes}")
+    return code
+
+
+async def _partitions(url: str) -> int:
+    from refold.log import open_log
+
+    log = open_log(url)
+    await log.open(create=False)
+    try:
+        return log.facts.partition_count
+    finally:
+        await log.close()
 
 
 async def _serve(app: "App", url: str, *, as_json: bool) -> int:
@@ -140,7 +195,10 @@ class Watcher:
     def _start(self) -> None:
         from refold_tools.processes import ends_with_parent
 
-        self.child = subprocess.Popen(self.command, preexec_fn=ends_with_parent(signal.SIGTERM))
+        # A session of its own: Ctrl-C comes to us, and by us to it once. Twice ends it at once.
+        self.child = subprocess.Popen(
+            self.command, start_new_session=True, preexec_fn=ends_with_parent(signal.SIGTERM)
+        )
 
     def _look_at_child(self) -> None:
         child = self.child
