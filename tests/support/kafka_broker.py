@@ -56,20 +56,25 @@ SECURE = """\
 listeners=PLAINTEXT://127.0.0.1:{port},SASL_SSL://127.0.0.1:{secure},CONTROLLER://127.0.0.1:{controller}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL_SSL://127.0.0.1:{secure}
 listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL
-sasl.enabled.mechanisms=PLAIN
+sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512
+listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config={scram} required;
+listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config={scram} required;
 listener.name.sasl_ssl.plain.sasl.jaas.config={login} required user_{user}="{password}";
 ssl.keystore.type=PEM
 ssl.keystore.location={directory}/both.pem
 """
 LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SCRAM_LOGIN = "org.apache.kafka.common.security.scram.ScramLoginModule"
 USER, PASSWORD = "worker", "correct-horse"
+SCRAM_PASSWORDS = {"SCRAM-SHA-256": "battery-256", "SCRAM-SHA-512": "staple-512"}
+"""Of the same user, one for each mechanism: so no test can pass by another one."""
 
 
 class Broker:
     """One broker with its data in `directory`; its ports stay the same over restarts.
 
-    With `secure` it has a second one, `secure_server`, for `USER` with `PASSWORD` over TLS; the
-    certificate to trust is `cafile`.
+    With `secure` it has a second one, `secure_server`, over TLS: for `USER` with `PASSWORD` or
+    one of `SCRAM_PASSWORDS`; the certificate to trust is `cafile`.
     """
 
     def __init__(self, directory: Path, java: Java, lib: Path, *, secure: bool = False) -> None:
@@ -93,11 +98,15 @@ class Broker:
                 secure=secure_port,
                 directory=directory,
                 login=LOGIN,
+                scram=SCRAM_LOGIN,
                 user=USER,
                 password=PASSWORD,
             )
         )
-        self._java("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", self._settings)
+        users = [f"{how}=[name={USER},password={word}]" for how, word in SCRAM_PASSWORDS.items()]
+        added = [part for user in users if secure for part in ("--add-scram", user)]
+        tool = ("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", self._settings)
+        self._java(*tool, *added)
 
     @property
     def server(self) -> str:

@@ -9,7 +9,7 @@ import pytest
 from refold.log import Entry, Topic, open_log
 from refold_schemas.errors import LogUnavailable
 from refold_schemas.errors.cli import SettingInvalid
-from support.kafka_broker import PASSWORD, USER, Broker, started
+from support.kafka_broker import PASSWORD, SCRAM_PASSWORDS, USER, Broker, started
 
 
 @pytest.fixture(scope="module")
@@ -26,20 +26,32 @@ def url(secure_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"kafka://{secure_broker.secure_server}/secure?partitions=2"
 
 
-def test_a_log_behind_tls_and_a_password_works_like_any_other(url: str) -> None:
-    async def main() -> None:
-        log = open_log(url)
-        await log.open(create=True)
-        ack = await log.append(Topic.EVENTS, 1, [Entry(b"k", b"v", b"h")])
-        assert ack.offset is not None
-        [record] = await log.read(Topic.EVENTS, 1, ack.offset)
-        assert record.value == b"v"
-        while not (await log.suggest("owner")).partitions:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
-        assert await log.owner_lives(0) is True
-        await log.close()
+async def works(url: str) -> None:
+    log = open_log(url)
+    await log.open(create=True)
+    ack = await log.append(Topic.EVENTS, 1, [Entry(b"k", b"v", b"h")])
+    assert ack.offset is not None
+    [record] = await log.read(Topic.EVENTS, 1, ack.offset)
+    assert record.value == b"v"
+    while not (await log.suggest("owner")).partitions:  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    assert await log.owner_lives(0) is True
+    await log.close()
 
-    asyncio.run(main())
+
+def test_a_log_behind_tls_and_a_password_works_like_any_other(url: str) -> None:
+    asyncio.run(works(url))
+
+
+@pytest.mark.parametrize("mechanism", SCRAM_PASSWORDS)
+def test_a_password_is_proved_without_being_sent(
+    url: str, mechanism: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SCRAM, with both client libraries: the one makes the topics, the other does the rest."""
+    monkeypatch.setenv("REFOLD_KAFKA_SASL_MECHANISM", mechanism)
+    assert "uthentication" in asyncio.run(refused(url)), "that is the password of PLAIN"
+    monkeypatch.setenv("REFOLD_KAFKA_PASSWORD", SCRAM_PASSWORDS[mechanism])
+    asyncio.run(works(url.replace("/secure", f"/{mechanism.lower()}")))
 
 
 async def refused(url: str) -> str:
