@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from refold.client.reading import Reading
 from refold.log.memory import MemoryBroker, MemoryLog
 from refold_schemas.errors import CallRefused
 from refold_schemas.events import (
@@ -600,9 +601,17 @@ def test_a_long_read_shows_its_progress_on_a_terminal(monkeypatch: pytest.Monkey
     for stream, shown in ((Terminal(), True), (io.StringIO(), False)):
         monkeypatch.setattr("sys.stderr", stream)
         progress = ReadingProgress()
-        progress(0, 50, 100)
+        progress(Reading(4, 0.5, 3_000_000))
         progress.end()
-        assert ("partition 0" in stream.getvalue()) is shown
+        assert ("\rreading 4 partitions: 50 % (3.0 of about 6.0 MB)" in stream.getvalue()) is shown
+
+
+def test_what_was_read_is_said_where_that_is_asked_for(capsys: Capture, writer: Writer) -> None:
+    writer.write("r1", *started("load"), done("load#1"))
+    assert main(["boundary", "r1", "--log", URL, "--progress"]) == 0
+    assert re.search(r"^read [0-9]+ B of 1 partition$", capsys.readouterr().err, re.M)
+    assert main(["boundary", "r1", "--log", URL]) == 0
+    assert "read" not in capsys.readouterr().err
 
 
 def test_a_person_resolved_it_reads_as_a_sentence(capsys: Capture, writer: Writer) -> None:

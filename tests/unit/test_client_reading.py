@@ -8,6 +8,7 @@ from typing import TypeVar
 import pytest
 
 from refold.client import BlockingClient, Client, HistoryRecord
+from refold.client.reading import Reading
 from refold.log import Topic
 from refold.log.memory import Faults, MemoryBroker, MemoryLog, ReadCall, ReadFault
 from refold_projections.fold import Verdict
@@ -442,16 +443,64 @@ def test_a_client_of_another_namespace_is_refused(broker: MemoryBroker) -> None:
 
 def test_progress_is_told_while_a_log_is_read(broker: MemoryBroker, writer: Writer) -> None:
     writer.write("r1", *started())
-    told: list[tuple[int, int, int]] = []
+    told: list[Reading] = []
 
     async def main() -> None:
         log = MemoryLog(broker=broker)
         await log.open(create=False)
-        async with Client(log, on_progress=lambda *place: told.append(place)) as client:
+        async with Client(log, on_progress=told.append) as client:
             await client.boundary("r1")
 
     asyncio.run(main())
-    assert told == [(0, 2, 2)]
+    assert (told[-1].partition_count, told[-1].fraction) == (1, 1.0)
+    assert told[-1].size == told[-1].size_about > 100
+
+
+def test_progress_counts_all_partitions_and_never_goes_back() -> None:
+    broker = MemoryBroker("shop", partition_count=4)
+    for number in range(20):
+        one = writer_for(broker, f"r{number}")
+        one.claim(epoch=number + 1)
+        one.write(f"r{number}", *started("load"), done("load#1"))
+    told: list[Reading] = []
+
+    async def main() -> None:
+        log = MemoryLog(broker=broker)
+        await log.open(create=True)
+        async with Client(log, on_progress=told.append) as client:
+            await client.runs()
+            _ = [one async for one in client.history("r1")]
+
+    asyncio.run(main())
+    fractions = [one.fraction for one in told if one.partition_count == 4]
+    assert fractions == sorted(fractions)
+    assert fractions[-1] == 1.0
+    assert any(0 < one < 1 for one in fractions)
+    assert told[-1].partition_count == 1
+
+
+def test_a_long_read_can_be_cancelled_and_the_next_one_is_whole(
+    broker: MemoryBroker, writer: Writer
+) -> None:
+    for number in range(1_200):
+        writer.write(f"r{number}", *started())
+
+    async def main() -> None:
+        log = MemoryLog(broker=broker)
+        await log.open(create=False)
+        async with Client(log) as client:
+            cancelled = 0
+            for turns in range(12):
+                reading = asyncio.create_task(client.runs())
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                reading.cancel()
+                await asyncio.wait([reading])
+                cancelled += reading.cancelled()
+            assert cancelled > 3
+            assert len(await client.runs()) == 1_200
+
+    asyncio.run(main())
 
 
 # ---- without an event loop

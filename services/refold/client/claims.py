@@ -2,7 +2,8 @@
 
 from typing import NamedTuple
 
-from refold.client.states import Progress, StateReader
+from refold.client.reading import Meter
+from refold.client.states import StateReader
 from refold.log import Log, Topic
 from refold_projections.fold import NO_CLAIM, PartitionFold
 from refold_schemas.codec import KIND_CLAIM, Codec, RecordHeader
@@ -25,11 +26,9 @@ class ClaimSeen(NamedTuple):
     lag: int
 
 
-async def claim_of(
-    log: Log, codec: Codec, partition: int, on_progress: Progress | None
-) -> ClaimSeen:
+async def claim_of(log: Log, codec: Codec, partition: int, meter: Meter) -> ClaimSeen:
     """Read what stands behind the newest checkpoint, and back to the latest claim."""
-    fold = await StateReader(log, codec, partition, on_progress).of_none()
+    fold = await StateReader(log, codec, partition, meter).of_none()
     _, command_end = await log.bounds(Topic.COMMANDS, partition)
     claimed = None
     if fold.claim_id != NO_CLAIM:

@@ -12,7 +12,8 @@ from urllib.parse import parse_qs, urlsplit
 from refold.client.claims import ClaimSeen, claim_of
 from refold.client.history import HistoryRecord, read_history
 from refold.client.outbox import Outbox
-from refold.client.states import Progress, StateReader, claim_as_seen
+from refold.client.reading import Meter, Progress, metered
+from refold.client.states import StateReader, claim_as_seen
 from refold.client.tail import Decision, PartitionTail, RunLife
 from refold.log import Log, Topic, open_log, partition_for
 from refold.log.routing import routing_count
@@ -42,6 +43,7 @@ from refold_schemas.values import (
 )
 
 BY_DEFAULT = "client"
+RUNS_AT_ONCE = 500
 SEND_MIN_S = 1.0
 """How long the log has to store a command, however short `within` is: 0 means do not wait for its
 decision."""
@@ -90,8 +92,8 @@ class Client:
 
     `url_or_log` is a log URL, or a `Log` that the caller has opened and will close. `namespace`
     is for URLs that do not name one. `by` is who asks, as commands record it. `create` makes the
-    log where it is missing. `on_progress(partition, offset, end)` is called while a long log is
-    read. A client belongs to the event loop in which it was entered.
+    log where it is missing. `on_progress(reading)` is told while the log is read how far that has
+    come. A client belongs to the event loop in which it was entered.
     """
 
     def __init__(
@@ -111,7 +113,7 @@ class Client:
         self._namespace = namespace
         self.by = by or BY_DEFAULT
         self._create = create
-        self._on_progress = on_progress
+        self._meter = Meter(on_progress)
         self._codec = Codec(FileRegistry())
         self._tails: dict[int, PartitionTail] = {}
         self._states: dict[int, StateReader] = {}
@@ -291,6 +293,7 @@ class Client:
     async def boundary_at(self, run_id: str) -> BoundaryAt:
         """The boundary with the position that it holds at. Raises RunUnknown."""
         partition = self.partition_of(run_id)
+        self._meter.begin(1)
         state, fold = await self._reader(partition).of_run(run_id)
         if state is None:
             raise RunUnknown(run_id, self._log.facts.namespace)
@@ -320,10 +323,13 @@ class Client:
         """All runs of the namespace, the most recently changed first; filters leave others out."""
         wanted = None if status is None else frozenset(status)
         found: list[RunSummary] = []
+        self._meter.begin(self._routed)
         for partition in range(self._routed):
             fold = await self._reader(partition).of_all()
             claim_id = claim_as_seen(fold, owner_lives=await self.owner_lives(partition))
-            for state in fold.runs.values():
+            for number, state in enumerate(fold.runs.values()):
+                if number % RUNS_AT_ONCE == RUNS_AT_ONCE - 1:
+                    await asyncio.sleep(0)  # others of this loop, and who wants to cancel it
                 if run is not None and state.run != run:
                     continue
                 seen = boundary(state, claim_id)
@@ -353,9 +359,9 @@ class Client:
 
         With `claims` also the claims between them. Ends at the log's end as of the first record.
         """
-        return read_history(
-            self._log, self._codec, self.partition_of(run_id), run_id, claims=claims
-        )
+        self._meter.begin(1)
+        log = metered(self._log, self._meter, whole=Topic.EVENTS)
+        return read_history(log, self._codec, self.partition_of(run_id), run_id, claims=claims)
 
     @property
     def routed(self) -> int:
@@ -378,7 +384,7 @@ class Client:
         reader = self._states.get(partition)
         if reader is None:
             reader = self._states[partition] = StateReader(
-                self._log, self._codec, partition, self._on_progress
+                self._log, self._codec, partition, self._meter
             )
         return reader
 
@@ -388,7 +394,7 @@ class Client:
 
     async def claim_of(self, partition: int) -> ClaimSeen:
         """Who owns a partition and with what, at the log's end; no runs are folded."""
-        return await claim_of(self._log, self._codec, partition, self._on_progress)
+        return await claim_of(self._log, self._codec, partition, self._meter)
 
     async def owner_lives(self, partition: int) -> bool | None:
         """Whether the partition's owner is alive, as far as the log can say; None: unknown."""

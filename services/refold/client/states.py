@@ -3,15 +3,13 @@
 import asyncio
 from collections.abc import Callable
 
+from refold.client.reading import Meter, metered
 from refold.engine import checkpoints
 from refold.log import Log, Topic
 from refold_projections.fold import NO_CLAIM, PartitionFold, RunState
 from refold_schemas.codec import Codec
 
 READ_SIZE_MAX = 4 << 20
-
-Progress = Callable[[int, int, int], None]
-"""`(partition, offset, end)`: how far a long read has come."""
 
 
 class StateReader:
@@ -21,11 +19,9 @@ class StateReader:
     the second one all are. Each begins at a position that the log confirms, or at its start.
     """
 
-    def __init__(
-        self, log: Log, codec: Codec, partition: int, on_progress: Progress | None
-    ) -> None:
-        self._log, self._codec, self._partition = log, codec, partition
-        self._on_progress = on_progress
+    def __init__(self, log: Log, codec: Codec, partition: int, meter: Meter) -> None:
+        self._log, self._codec, self._partition = metered(log, meter), codec, partition
+        self._meter = meter
         self._lock = asyncio.Lock()
         self._only: str | None = None
         self._fold: PartitionFold | None = None
@@ -64,17 +60,17 @@ class StateReader:
     async def _catch_up(self, fold: PartitionFold) -> None:
         start, end = await self._log.bounds(Topic.EVENTS, self._partition)
         offset = max(start, fold.position.offset_next)
+        self._meter.expect(Topic.EVENTS, self._partition, offset, end)
         while offset < end:
             records = await self._log.read(
                 Topic.EVENTS, self._partition, offset, size_max=READ_SIZE_MAX
             )
             if not records:
-                return  # the rest are holes
+                break  # the rest are holes
             fold.apply_all(records)
             offset = fold.position.offset_next
-            if self._on_progress is not None:
-                self._on_progress(self._partition, offset, end)
             await asyncio.sleep(0)  # folding is work: let others of this loop have their turn
+        self._meter.done()
 
 
 def claim_as_seen(fold: PartitionFold, *, owner_lives: bool | None) -> bytes:

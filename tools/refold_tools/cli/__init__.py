@@ -18,10 +18,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = wants_traceback(arguments)
-    arguments = [one for one in arguments if one != "--debug"]
+    progress = "--progress" in arguments
+    arguments = [one for one in arguments if one not in ("--debug", "--progress")]
     try:
         from refold_tools.cli.commands import root
+        from refold_tools.cli.output import ReadingProgress
 
+        ReadingProgress.wanted = progress
         code = root().main(args=arguments, prog_name="refold", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0

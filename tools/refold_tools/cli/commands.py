@@ -9,7 +9,8 @@ import typer.core
 
 from refold_tools.cli.table import Entry, available
 
-EPILOG = "Each command takes --json (the last line of stdout is JSON), --log URL and --debug."
+EPILOG = "Each command takes --json (the last line of stdout is JSON), --log URL, --debug "
+"and --progress."
 
 
 class LazyCommand(typer.core.TyperCommand):
@@ -112,5 +113,8 @@ def _root(
         False, "--version", help="Show the version and end.", callback=_version, is_eager=True
     ),
     debug: bool = typer.Option(False, "--debug", help="Show tracebacks of errors."),
+    progress: bool = typer.Option(
+        False, "--progress", help="Say on stderr how far a long read of the log has come."
+    ),
 ) -> None:
     """Nothing happens before the command."""

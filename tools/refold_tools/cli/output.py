@@ -9,12 +9,14 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from refold.client.reading import Reading
 
 PIPE_WIDTH = 240
 """Columns of a table that goes to a file or a pipe: there nothing should be folded."""
-PROGRESS_AFTER_S = 0.5
+PROGRESS_AFTER_S = 1.0
 """A read that is over sooner shows no progress."""
+PROGRESS_EVERY_S = 5.0
+"""How often a line is written where stderr is no terminal."""
 
 GOOD, BAD, WARN, DIM, BOLD = "green", "bold red", "yellow", "dim", "bold"
 
@@ -89,31 +91,74 @@ def table(
 
 
 class ReadingProgress:
-    """Shows on stderr how far a long read of the log has come, if that is a terminal."""
+    """A line on stderr that says how far a long read of the log has come, if that is a terminal.
+
+    `wanted` (`--progress`): also where it is none, and at the end what was read.
+    """
+
+    wanted = False
 
     def __init__(self) -> None:
-        self._since = time.monotonic()
-        self._progress: Progress | None = None
-        self._tasks: dict[int, TaskID] = {}
+        self._since = self._shown_s = time.monotonic()
+        self._reading: Reading | None = None
+        self._shown = False
 
-    def __call__(self, partition: int, offset: int, end: int) -> None:
+    def __call__(self, reading: "Reading") -> None:
         """What a client's `on_progress` is called with."""
-        if not sys.stderr.isatty():
+        self._reading = reading
+        now = time.monotonic()
+        on_terminal = sys.stderr.isatty()
+        if not (on_terminal or self.wanted) or now - self._since < PROGRESS_AFTER_S:
             return
-        if self._progress is None:
-            if time.monotonic() - self._since < PROGRESS_AFTER_S:
-                return
-            from rich.progress import Progress
-
-            self._progress = Progress(console=console(error=True), transient=True)
-            self._progress.start()
-        if partition not in self._tasks:
-            self._tasks[partition] = self._progress.add_task(f"partition {partition}", total=end)
-        self._progress.update(self._tasks[partition], completed=offset, total=end)
+        if self._shown and now - self._shown_s < (0.1 if on_terminal else PROGRESS_EVERY_S):
+            return
+        self._shown, self._shown_s = True, now
+        told = reading_words(reading)
+        sys.stderr.write(f"\r{told}\x1b[K" if on_terminal else f"{told}\n")
+        sys.stderr.flush()
 
     def end(self) -> None:
-        """Take the bars away."""
-        if self._progress is not None:
-            self._progress.stop()
-            self._progress = None
-            self._tasks.clear()
+        """Take the line away."""
+        if self._shown and sys.stderr.isatty():
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+        self._shown = False
+        if self.wanted and self._reading is not None:
+            partitions = _partitions(self._reading.partition_count)
+            say(f"read {size_words(self._reading.size)} of {partitions}", "dim", error=True)
+            self._reading = None
+
+
+def reading_words(reading: "Reading") -> str:
+    """How far a read has come, as a line.
+
+    >>> from refold.client.reading import Reading
+    >>> reading_words(Reading(32, 0.41, 1_200_000_000))
+    'reading 32 partitions: 41 % (1.2 of about 2.9 GB)'
+    """
+    about = size_words(reading.size_about)
+    number, _, unit = size_words(reading.size).partition(" ")
+    same = about.endswith(f" {unit}")
+    sizes = f"{number if same else f'{number} {unit}'} of about {about}"
+    return (
+        f"reading {_partitions(reading.partition_count)}: {reading.fraction:.0%} ({sizes})".replace(
+            "%", " %"
+        )
+    )
+
+
+def size_words(size: int) -> str:
+    """Bytes for people.
+
+    >>> size_words(999), size_words(2_930_000)
+    ('999 B', '2.9 MB')
+    """
+    if size < 1_000:
+        return f"{size} B"
+    units = (("kB", 10**3), ("MB", 10**6), ("GB", 10**9))
+    unit, factor = next((one for one in units if size < one[1] * 1_000), units[-1])
+    return f"{size / factor:.1f} {unit}"
+
+
+def _partitions(count: int) -> str:
+    return "1 partition" if count == 1 else f"{count} partitions"
