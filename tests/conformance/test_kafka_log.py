@@ -409,6 +409,30 @@ def test_a_rebalance_alone_takes_nothing_from_anybody(make: MakeKafkaLog) -> Non
     asyncio.run(asyncio.wait_for(main(), 30))
 
 
+def test_who_comes_back_under_its_name_has_its_partitions_at_once(make: MakeKafkaLog) -> None:
+    """Static membership: nobody waits for the session of the one that died, nothing moves."""
+
+    async def main() -> None:
+        make.session_ms = 300_000
+        logs = [make(), make()]
+        await logs[0].open(create=True)
+        await logs[1].open(create=False)
+        shares: list[frozenset[int]] = [frozenset(), frozenset()]
+        while len(shares[0] | shares[1]) < 3 or not all(shares):
+            shares = [(await log.suggest(f"owner-{at}")).partitions for at, log in enumerate(logs)]
+            await asyncio.sleep(0.02)
+        await logs[1].kill()
+        again = make()
+        await again.open(create=False)
+        while (await again.suggest("owner-1")).partitions != shares[1]:
+            assert (await logs[0].suggest("owner-0")).partitions == shares[0]
+            await asyncio.sleep(0.02)
+        await logs[0].close()
+        await again.close()
+
+    asyncio.run(asyncio.wait_for(main(), 100))
+
+
 def test_a_blocked_loop_keeps_its_partitions(make: MakeKafkaLog) -> None:
     """Run code that blocks the loop does not lose them: the group is told by another thread."""
     held: list[frozenset[int]] = []

