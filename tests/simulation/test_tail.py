@@ -1,7 +1,8 @@
 """What the simulation has found in the tail of a partition, each fault by itself."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from refold.engine.log_clock import LogClock
 from refold.engine.tail import Decision, Tail
 from refold.log.memory import Faults, MemoryBroker, MemoryLog, ReadCall, ReadFault
 from refold.log.port import Entry, Topic
+from refold.testing.broken_logs import WrappedLog
 from refold.testing.sim_loop import SimProcess, Universe
 from refold_projections.fold import Position
 from refold_schemas.codec import KIND_CLAIM, KIND_EVENT, RecordHeader
@@ -117,3 +119,53 @@ def test_a_defect_in_what_follows_an_acknowledgement_ends_the_claim_aloud(error:
     process.start(main())
     universe.run(10_000_000)
     assert [why.__cause__ for why in ended] == [error]
+
+
+class AnswersLate(WrappedLog):
+    """Says where the log ended when it was asked, after `meanwhile` has been done."""
+
+    meanwhile: Callable[[], Coroutine[Any, Any, None]]
+
+    async def bounds(self, topic: Topic, partition: int) -> tuple[int, int]:
+        found = await self.inner.bounds(topic, partition)
+        await self.meanwhile()
+        return found
+
+
+def test_an_append_that_overtakes_a_look_is_no_cut_of_the_log() -> None:
+    """A loaded broker answered the look after the append that was sent later."""
+    universe = Universe(Random(1))
+    broker = MemoryBroker("t", now_ms=lambda: 0, schedule=universe.schedule_ms)
+    broker.put(Topic.EVENTS, 0, [record(KIND_CLAIM, OURS, 1, 0)])
+    process = SimProcess(universe, "owner")
+    log = AnswersLate(MemoryLog("memory://t", broker=broker))
+    ended: list[ClaimEnded] = []
+    acked: list[int] = []
+    tail = Tail(
+        log,
+        0,
+        OURS,
+        Position(1, 1, OURS, 0, False, 0, 0, 0, OURS, 0),
+        batch_bytes=1_000,
+        timeout_ms=1_000,
+        on_report=lambda record: None,
+        on_end=ended.append,
+        clock=process,
+        log_clock=log_clock(process),
+    )
+
+    async def append() -> None:
+        tail.put(Decision([record(KIND_EVENT, OURS, 1, 0)], 100, 0, 0, 0, acked.append))
+        await tail.drained()
+
+    log.meanwhile = append
+
+    async def main() -> None:
+        await log.open(create=True)
+        await tail.look()
+
+    process.start(main())
+    universe.run(10_000_000)
+    assert process.errors == []
+    assert acked == [1]
+    assert ended == []

@@ -206,10 +206,13 @@ class Tail:
         """Read what others appended while nothing of ours is in flight: reports, claims, a cut."""
         if self._flight is not None or self.ended is not None:
             return
+        start = self.position.offset_next
         try:
             _, end = await self.log.bounds(Topic.EVENTS, self.partition)
             if self._flight is not None or self.ended is not None:
                 return
+            if self.position.offset_next != start:
+                return  # an append was faster than the answer, which is older than what is known
             if end < self.position.offset_next:
                 raise LogWasCut(
                     self.partition,
