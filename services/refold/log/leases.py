@@ -48,9 +48,7 @@ def share_of(
             freed.append(partition)
         elif not lease.leaving:
             held.setdefault(lease.owner, []).append(partition)
-    order = sorted(members, key=lambda member: (-len(held[member]), members.index(member)))
-    base, extra = divmod(partition_count, len(members))
-    quota = base + (1 if order.index(owner) < extra else 0)
+    quota = _quotas({member: len(held[member]) for member in members}, partition_count)[owner]
     mine = held[owner]
     kept, leaving = mine[:quota], mine[quota:]
     # What was freed just now is left to the others, unless nobody else is there.
@@ -83,9 +81,7 @@ def shares_of(
     for member in sorted(held):
         kept[member] = sorted(free.intersection(held[member]))
         free.difference_update(kept[member])
-    base, extra = divmod(partition_count, len(held))
-    order = sorted(kept, key=lambda member: (-len(kept[member]), member))
-    quotas = {member: base + (at < extra) for at, member in enumerate(order)}
+    quotas = _quotas({member: len(kept[member]) for member in kept}, partition_count)
     for member, quota in quotas.items():
         free.update(kept[member][quota:])
         del kept[member][quota:]
@@ -95,3 +91,10 @@ def shares_of(
         kept[member] += left[:need]
         del left[:need]
     return {member: frozenset(partitions) for member, partitions in kept.items()}
+
+
+def _quotas(held: Mapping[str, int], partition_count: int) -> dict[str, int]:
+    """How many partitions each may have, those first who hold most; among equals as they come."""
+    base, extra = divmod(partition_count, len(held))
+    order = sorted(held, key=lambda member: -held[member])
+    return {member: base + (at < extra) for at, member in enumerate(order)}

@@ -78,9 +78,7 @@ COMMANDS = (
         "refold_tools.cli.doctor:doctor",
         "Look over log, owners, clock, commands and runs.",
     ),
-    Entry(
-        "namespace", "refold_tools.cli.namespaces:namespace", "Make or show a namespace of a log."
-    ),
+    Entry("namespace", "refold_tools.cli.keeping:namespace", "Make or show a namespace of a log."),
     Entry(
         "schemas",
         "refold_tools.cli.keeping:schemas",
