@@ -15,7 +15,8 @@ class PartitionClaimed:
     """A worker became owner of the partition, if the claim counts. `claim_id`, `epoch`: header.
 
     `process` is fresh for each start of a process; two claims of one process are no unclean end.
-    `versions` are `run@version` as this worker offers them.
+    `versions` are `run@version` as this worker offers them, `partition_count` is over how many
+    partitions runs are routed, which no later claim changes.
     """
 
     owner: str

@@ -189,7 +189,9 @@ class KafkaLog:
         asked = self._place.partition_count
         if asked is not None and asked != count:
             raise LogUrlInvalid(
-                self.url, f"it asks for {asked} partitions, the namespace was made with {count}"
+                self.url,
+                f"it asks for {asked} partitions, the topics have {count}; leave ?partitions out, "
+                "it counts only when a namespace is made",
             )
         name = self._place.namespace
         size_max = min(
