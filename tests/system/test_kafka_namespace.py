@@ -23,7 +23,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from refold import Client
 from refold.log import partition_for
 from refold_tools.cli import main
-from refold_tools.devstack import KAFKA, Ports, Stack
+from refold_tools.devstack import Stack
+from support.kafka_broker import started
 
 REFOLD = [sys.executable, "-m", "refold_tools.cli"]
 WITHIN_S = 120.0
@@ -52,9 +53,8 @@ SOON = timedelta(seconds=90)
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    folder = tmp_path_factory.mktemp("kafka-partitions")
-    with Stack.up(folder, ports=Ports.free(), services=frozenset({KAFKA}), tied=True) as stack:
-        yield stack
+    for broker in started(tmp_path_factory):
+        yield broker.stack
 
 
 class Refold:
