@@ -396,6 +396,12 @@ class Client:
         """Who owns a partition and with what, at the log's end; no runs are folded."""
         return await claim_of(self._log, self._codec, partition, self._meter)
 
+    async def claims(self) -> list[ClaimSeen]:
+        """`claim_of` for every partition that the topics have."""
+        count = self._log.facts.partition_count
+        self._meter.begin(count)
+        return [await self.claim_of(partition) for partition in range(count)]
+
     async def owner_lives(self, partition: int) -> bool | None:
         """Whether the partition's owner is alive, as far as the log can say; None: unknown."""
         return await self._log.owner_lives(partition)

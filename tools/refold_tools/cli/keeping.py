@@ -83,7 +83,7 @@ async def _show(given: str | None, *, as_json: bool) -> int:
     try:
         async with Client(log, on_progress=progress) as client:
             routed = client.routed
-            claims = [await client.claim_of(one) for one in range(log.facts.partition_count)]
+            claims = await client.claims()
         progress.end()
         topics = await _topics(log)
         if as_json:
