@@ -3,11 +3,13 @@
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
+from refold.engine import checkpoints
 from refold.log import Log, Record, Topic
 from refold_projections.fold import Position, Verdict, judge
 from refold_schemas.codec import Codec, RecordHeader
-from refold_schemas.errors import UndecodableRecord
+from refold_schemas.errors import OffsetOutOfRange, UndecodableRecord
 from refold_schemas.events import AttemptReported, Event
+from refold_schemas.snapshots import Checkpoint
 
 READ_SIZE_MAX = 4 << 20
 
@@ -63,12 +65,17 @@ async def read_history(
 ) -> AsyncIterator[HistoryRecord]:
     """Yield the run's records from the start of the partition to its end as of now.
 
+    Where the log begins behind an archive, it is read from the position that the archive ends at.
+    Raises OffsetOutOfRange where something else has trimmed it: what counts nobody could say.
+
     With `claims` also each claim after the run's first record, just before the next record of the
     run: so one sees where its owner changed.
     """
     key = run_id.encode()
     position = Position()
     offset, end = await log.bounds(Topic.EVENTS, partition)
+    if offset > 0:
+        position = await _position_at(log, codec, partition, offset, end)
     last_claim: HistoryRecord | None = None
     begun = False
     while offset < end:
@@ -86,6 +93,17 @@ async def read_history(
                 last_claim, begun = None, True
                 yield _history_record(codec, partition, record, header, verdict)
         offset = records[-1].offset + 1
+
+
+async def _position_at(log: Log, codec: Codec, partition: int, start: int, end: int) -> Position:
+    archives = await checkpoints.archives_of(log, partition, codec)
+    archived = archives.ending_at(start)
+    checkpoint = None if archived is None else codec.decode(archived.position)
+    if not isinstance(checkpoint, Checkpoint):
+        raise OffsetOutOfRange(
+            topic=Topic.EVENTS.value, partition=partition, offset=0, start=start, end=end
+        )
+    return checkpoints.base_of(checkpoint).position
 
 
 def _history_record(

@@ -14,7 +14,7 @@ from refold.log import partition_for
 from refold.log.port import Record, Topic
 from refold_projections.fold import RunState, is_under_way
 from refold_schemas.commands import CancelRun, Command, ResolveStep, RetryRun, StartRun
-from refold_schemas.errors import RefoldError, UndecodableRecord
+from refold_schemas.errors import OffsetOutOfRange, RefoldError, UndecodableRecord
 from refold_schemas.events import CommandRejected, RunResumed, RunStarted, StepResolved
 from refold_schemas.values import check_run_id, decode_value_as, encode_value, values_differ
 
@@ -46,6 +46,9 @@ class Intake:
                 ):
                     continue
                 records = await owner.log.read(Topic.COMMANDS, owner.partition, offset)
+            except OffsetOutOfRange as gone:
+                self._pass_over(offset, gone.start)
+                continue
             except RefoldError as error:
                 if str(error) != unreadable:  # once for each outage
                     unreadable = str(error)
@@ -61,6 +64,18 @@ class Intake:
                 if owner.ended or owner.draining:
                     return
                 self.take(record)
+
+    def _pass_over(self, offset: int, start: int) -> None:
+        """Commands that were not decided are gone: say it once, in the record, and go on behind.
+
+        Archiving never takes them: a retention did, or somebody by hand.
+        """
+        owner = self.owner
+        told = f"commands {offset}\u2013{start - 1} are gone: deleted before they were decided"
+        gone = CommandRejected("", "", offset, "gone", told, None)
+        owner.books.commit(
+            None, (gone,), command_next=start, then=lambda: owner.warn("R318", None, told)
+        )
 
     def take(self, record: Record) -> None:
         """Decide one command and queue it; the last event carries the command position."""

@@ -194,6 +194,9 @@ class PartitionOwner:
             self._keep,
             batch_size_max=self.log.facts.batch_size_max,
         )
+        # What had to be folded counts: else one owner after the other would fold it again.
+        folded = fold.position.offset_next - claim.restored.base.position.offset_next
+        self._checkpoint_events = 1 - folded  # all but our own claim
         self.suspicious = fold.facts.unclean_row >= self.settings.unclean_suspicious
         self._checkpoint_boot_ms = self.clock.boot_ms()
 

@@ -23,7 +23,7 @@ from refold.log.routing import check_adopted, routing_count
 from refold.worker.overdue import EXIT_OVERDUE, CallOverdue
 from refold.worker.watchdog import Watchdog
 from refold_schemas.codec import Codec
-from refold_schemas.errors import LogUnsafe, PartitionsRaised, RefoldError
+from refold_schemas.errors import EventsGone, LogUnsafe, PartitionsRaised, RefoldError
 from refold_schemas.registry import FileRegistry
 
 THREADS_MAX = 32
@@ -233,7 +233,7 @@ class Worker:
         owner = self._owner(partition)
         try:
             await owner.claim()
-        except ClaimRefused as error:
+        except (ClaimRefused, EventsGone) as error:  # a person has to look at it
             self._fail(error)
             return None
         except (ClaimEnded, RefoldError) as error:

@@ -78,6 +78,11 @@ COMMANDS = (
         "refold_tools.cli.doctor:doctor",
         "Look over log, owners, clock, commands and runs.",
     ),
+    Entry(
+        "archive",
+        "refold_tools.cli.archiving:archive",
+        "Copy the events of finished runs to files, and trim the log behind them.",
+    ),
     Entry("namespace", "refold_tools.cli.keeping:namespace", "Make or show a namespace of a log."),
     Entry(
         "schemas",
