@@ -221,6 +221,7 @@ class _Found(NamedTuple):
     value: bytes
     idle: bool
     armed: tuple[Armed, ...]
+    label: str
 
 
 class _Stored:
@@ -252,18 +253,26 @@ class _Stored:
         except UndecodableRecord:  # of another version, or damaged
             if run_id:
                 self.unreadable.add(key)
+                self._replaced(run_id, label)
             return
         if isinstance(stored, Checkpoint):
             self.checkpoints[key] = stored
         elif isinstance(stored, RunSnapshotPart):
             self._part(run_id, label, key, stored)
         elif isinstance(stored, RunSnapshot):
-            self._snapshot(run_id, value, stored)
+            self._snapshot(run_id, label, value, stored)
+
+    def _replaced(self, run_id: str, label: str) -> None:
+        """A later record of the same key stands, whether or not the cleaner was there already."""
+        found = self.newest.get(run_id)
+        if found is not None and found.label in (label, label.rpartition(".")[0]):
+            del self.newest[run_id]
 
     def _deleted(self, run_id: str, label: str, key: bytes) -> None:
         if run_id:
             self.kept.is_gone(run_id, label)
             self.unreadable.discard(key)
+            self._replaced(run_id, label)
         else:
             self.checkpoints.pop(key, None)
 
@@ -281,11 +290,11 @@ class _Stored:
             self.unreadable.add(key)
             return
         if isinstance(snapshot, RunSnapshot):
-            self._snapshot(run_id, value, snapshot)
+            self._snapshot(run_id, name[1], value, snapshot)
 
-    def _snapshot(self, run_id: str, value: bytes, snapshot: RunSnapshot) -> None:
+    def _snapshot(self, run_id: str, label: str, value: bytes, snapshot: RunSnapshot) -> None:
         other = self.newest.get(run_id)
-        if snapshot.run_id != run_id or (other and snapshot.offset <= other.mark.offset):
+        if snapshot.run_id != run_id or (other and snapshot.offset < other.mark.offset):
             return
         # Thousands of runs share a claim and the names of their timers: one object for all of them.
         claim_id = self._claims.setdefault(snapshot.record_claim_id, snapshot.record_claim_id)
@@ -298,7 +307,7 @@ class _Stored:
                 ]
             )
         mark = Mark(snapshot.offset, claim_id, snapshot.record_n)
-        self.newest[run_id] = _Found(mark, value, is_idle(snapshot), armed)
+        self.newest[run_id] = _Found(mark, value, is_idle(snapshot), armed, label)
         if len(value) >= LARGE_BYTES:
             self.large[run_id] = Large(len(value), snapshot.byte_count)
         elif other:
@@ -432,7 +441,7 @@ class _Restoring:
         for at, run_id in enumerate(order):
             if at % RUNS_AT_ONCE == RUNS_AT_ONCE - 1:
                 await asyncio.sleep(0)
-            mark, value, idle, armed = stored.newest[run_id]
+            mark, value, idle, armed, _ = stored.newest[run_id]
             # What was before the start was looked at by whoever trimmed the log.
             if mark.offset >= self._start and not await reader.stands(mark):
                 refused.add(run_id)
