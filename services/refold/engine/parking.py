@@ -1,0 +1,192 @@
+"""Parked commands of a partition: asks for their schemas, and has them decided from the log.
+
+Source: design, section 3.1 (commands); docs/adr/0020. That the registry is away says nothing of a
+command: it waits. That the registry has no such schema is believed after a while.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from refold.engine import decide
+from refold.engine.intake import NotYet, key_of
+from refold.engine.lookup import Lookup
+from refold.log.port import Record, Topic
+from refold_projections.fold import ParkedCommand
+from refold_schemas.codec.codec import FRAME_MAGIC, FRAME_SIZE
+from refold_schemas.errors import RefoldError, SchemaUnavailable, UnknownSchemaId
+from refold_schemas.values import line_of
+
+if TYPE_CHECKING:
+    from refold.engine.owner import PartitionOwner
+
+ASKS_AT_ONCE = 4
+REFUSED_MAX = 1_000
+"""Ids that the registry surely does not have, of which so many are remembered."""
+GONE = "its record is not in ns.commands any more, where it was parked"
+
+
+class Parking:
+    """What is parked stands in `books.orders`; this asks, waits and decides."""
+
+    def __init__(self, owner: "PartitionOwner") -> None:
+        self.owner = owner
+        self._asking: set[int] = set()
+        self._asks = asyncio.Semaphore(ASKS_AT_ONCE)
+        self._refused: set[int] = set()
+        self._changed = asyncio.Event()
+        self._away = self._full = False
+        self._commands: Lookup | None = None
+
+    def park(self, record: Record, state: str, why: str) -> None:
+        """Queue that a command waits, and go on behind it."""
+        event = decide.parked(record.offset, key_of(record), frame_id(record), state, why)
+        self.owner.books.commit(None, (event,), command_next=record.offset + 1)
+        self._changed.set()
+
+    async def room(self) -> None:
+        """Wait while as many commands are parked as may be: the others stay in the log."""
+        owner = self.owner
+        while len(owner.books.orders.parked) >= owner.settings.parked_max:
+            if owner.ended or owner.draining:
+                return
+            if not self._full:
+                self._full = True
+                owner.warn(
+                    "R025",
+                    None,
+                    f"{owner.settings.parked_max:,} commands are parked; the next ones are taken "
+                    "once some of them are decided",
+                )
+            await asyncio.sleep(0.1)
+        self._full = False
+
+    async def run(self) -> None:
+        """Until the claim ends: somebody asks for each schema that a parked command waits for."""
+        owner = self.owner
+        while not owner.ended and not owner.draining:
+            self._changed.clear()
+            for head in owner.books.orders.heads():
+                if head.schema_id not in self._asking:
+                    self._asking.add(head.schema_id)
+                    owner.background(self._settle(head.schema_id))
+            await self._changed.wait()
+
+    async def _settle(self, schema_id: int) -> None:
+        """Ask for one schema until nothing waits for it any more."""
+        owner, settings = self.owner, self.owner.settings
+        pause_ms = settings.schema_ask_first_ms
+        try:
+            while not owner.ended and not owner.draining and self._heads(schema_id):
+                missing = await self._ask(schema_id)
+                if owner.ended or owner.draining:
+                    return
+                try:
+                    if missing is None:
+                        await self._decide(schema_id)
+                    elif isinstance(missing, UnknownSchemaId):
+                        await self._unknown(schema_id, missing)
+                    else:
+                        self._is_away(missing)
+                except NotYet as error:  # the log, or a schema that this one needs
+                    self._is_away(error)
+                if self._heads(schema_id):
+                    await asyncio.sleep(pause_ms / 1000)
+                    pause_ms = min(2 * pause_ms, settings.schema_ask_max_ms)
+        finally:
+            self._asking.discard(schema_id)
+            self._changed.set()
+
+    async def _ask(self, schema_id: int) -> RefoldError | None:
+        """None once the schema is known here; else why it is not."""
+        limit_s = self.owner.settings.schema_ask_timeout_ms / 1000
+        async with self._asks:
+            try:
+                async with asyncio.timeout(limit_s):
+                    await self.owner.codec.learn(schema_id)
+            except TimeoutError:
+                return SchemaUnavailable(schema_id, f"no answer within {limit_s:g} s")
+            except RefoldError as error:
+                return error
+            except Exception as error:  # whatever it was, it says nothing of the command
+                return SchemaUnavailable(schema_id, f"it cannot be asked for: {line_of(error)}")
+        self._away = False
+        return None
+
+    def _is_away(self, error: RefoldError) -> None:
+        if not self._away:  # once for each outage
+            self._away = True
+            count = len(self.owner.books.orders.parked)
+            self.owner.warn("R024", None, f"{count} command(s) wait: {error.message}")
+
+    def _heads(self, schema_id: int) -> list[ParkedCommand]:
+        return [one for one in self.owner.books.orders.heads() if one.schema_id == schema_id]
+
+    async def _decide(self, schema_id: int) -> None:
+        """Decide what waited for this schema alone, and what is behind it. Raises `NotYet`."""
+        owner = self.owner
+        while heads := self._heads(schema_id):
+            for head in heads:
+                record = await self._record(head)
+                await owner.room()
+                if owner.ended or owner.draining:
+                    return
+                if record is None:
+                    self._refuse(head, None, GONE)
+                else:
+                    owner.intake.decide_one(record, head)
+
+    async def _unknown(self, schema_id: int, error: UnknownSchemaId) -> None:
+        """The registry has no such schema: it may be registered in a moment, or never be."""
+        self._away = False
+        owner, books = self.owner, self.owner.books
+        if schema_id not in self._refused:
+            self._note_unknown(schema_id, error)
+        now_ms, limit_ms = books.now_ms(), owner.settings.schema_unknown_ms
+        while heads := self._heads(schema_id):
+            due = [
+                head
+                for head in heads
+                if schema_id in self._refused
+                or (head.unknown_ms is not None and now_ms - head.unknown_ms >= limit_ms)
+            ]
+            for head in due:
+                record = await self._record(head)
+                await owner.room()
+                if owner.ended or owner.draining:
+                    return
+                why = f"{error}; it was asked for during {limit_ms / 1000:g} s"
+                self._refuse(head, record, why if record is not None else GONE)
+            if len(due) < len(heads):
+                return
+            if len(self._refused) < REFUSED_MAX:
+                self._refused.add(schema_id)
+
+    def _note_unknown(self, schema_id: int, error: UnknownSchemaId) -> None:
+        """In the log, so that whoever takes over goes on counting from here."""
+        books = self.owner.books
+        waiting: Iterable[ParkedCommand] = list(books.orders.parked.values())
+        for one in waiting:
+            if one.schema_id == schema_id and one.unknown_ms is None:
+                why = error.message
+                event = decide.parked(one.offset, one.key, schema_id, "unknown", why)
+                books.commit(None, (event,))
+
+    def _refuse(self, head: ParkedCommand, record: Record | None, why: str) -> None:
+        found = Record(head.offset, head.key, None, None, 0) if record is None else record
+        self.owner.intake.refuse(found, head, why)
+
+    async def _record(self, head: ParkedCommand) -> Record | None:
+        """The command where it was found. Raises what the log raises."""
+        owner = self.owner
+        if self._commands is None:
+            self._commands = Lookup(owner.log, Topic.COMMANDS, owner.partition)
+        return await self._commands.at(head.offset)
+
+
+def frame_id(record: Record) -> int:
+    """The schema id of a record's frame; 0 where it has none."""
+    data = record.value or b""
+    if len(data) < FRAME_SIZE or data[0] != FRAME_MAGIC:
+        return 0
+    return int.from_bytes(data[1:FRAME_SIZE], "big")
