@@ -9,7 +9,8 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
-from refold.client.history import HistoryRecord, read_history
+from refold.client.history import HistoryRecord, read_elsewhere, read_history
+from refold.client.orders import OrderRecord, read_orders
 from refold.client.outbox import Outbox
 from refold.client.states import Progress, StateReader, claim_as_seen
 from refold.client.tail import Decision, PartitionTail, RunLife
@@ -352,6 +353,22 @@ class Client:
         return read_history(
             self._log, self._codec, self.partition_of(run_id), run_id, claims=claims
         )
+
+    async def history_elsewhere(self, run_id: str) -> AsyncIterator[HistoryRecord]:
+        """What other partitions say of the run: commands for it that were found there.
+
+        It reads all of them.
+        """
+        home = self.partition_of(run_id)
+        for partition in range(self._log.facts.partition_count):
+            if partition != home:
+                async for record in read_elsewhere(self._log, self._codec, partition, run_id):
+                    yield record
+
+    async def orders(self, partition: int) -> AsyncIterator[OrderRecord]:
+        """Commands of a partition that were rejected, parked or sent on, in log order."""
+        async for record in read_orders(self._log, self._codec, partition):
+            yield record
 
     def partition_of(self, run_id: str) -> int:
         """The partition in which the run lives, or would. Raises ClientClosed."""

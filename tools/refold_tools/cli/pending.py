@@ -32,7 +32,7 @@ async def waiting_for(client: "Client", run_id: str, command_next: int) -> list[
     """The run's commands from that offset on, in log order."""
     from refold.log import Topic
     from refold_schemas.commands import CancelRun, ResolveStep, RetryRun, StartRun
-    from refold_schemas.errors import UndecodableRecord
+    from refold_schemas.errors import SchemaUnavailable, UndecodableRecord
 
     partition = client.partition_of(run_id)
     start, end = await client.log.bounds(Topic.COMMANDS, partition)
@@ -44,8 +44,8 @@ async def waiting_for(client: "Client", run_id: str, command_next: int) -> list[
         for record in records:
             try:
                 command = client.codec.decode(record.value or b"")
-            except UndecodableRecord:
-                continue  # its owner will say so
+            except (UndecodableRecord, SchemaUnavailable):
+                continue  # its owner will say so, or park it
             known = isinstance(command, StartRun | ResolveStep | CancelRun | RetryRun)
             if known and command.run_id == run_id:
                 found.append(Waiting(command, record.append_ms))
@@ -126,19 +126,19 @@ async def refuse_in_advance(
     if await client.owner_lives(partition) is not False:
         return
     state = await client.find(command.run_id)
-    event = _decided(state, command)
+    event = decided(state, command)
     if not isinstance(event, CommandRejected) or event.reason == "duplicate":
         return
     fold = await client.fold_of(partition)
     before = await waiting_for(client, command.run_id, fold.position.command_next)
-    if not before and _is_certain(state, command, event):
+    if not before and is_certain(state, command, event):
         raise client.refusal(command, event, sent=False)
     say(
         f"note: at the log's end {event.detail}; a worker will refuse it if it stays so", error=True
     )
 
 
-def _decided(state: "RunState | None", command: "ResolveStep | RetryRun | CancelRun") -> object:
+def decided(state: "RunState | None", command: "ResolveStep | RetryRun | CancelRun") -> object:
     """What an owner would decide now."""
     from refold.engine import decide
     from refold_schemas.commands import CancelRun, RetryRun
@@ -150,7 +150,8 @@ def _decided(state: "RunState | None", command: "ResolveStep | RetryRun | Cancel
     return decide.resolve_step(state, command, 0, under_way=False, believe_in_ms=0)[0]
 
 
-def _is_certain(state: "RunState | None", command: "Command", event: "CommandRejected") -> bool:
+def is_certain(state: "RunState | None", command: "Command", event: "CommandRejected") -> bool:
+    """Whether no worker's work can take a refusal away any more."""
     from refold_schemas.commands import ResolveStep
 
     if event.reason in CERTAIN:
