@@ -128,7 +128,7 @@ def registry(*, away: bool = False) -> Kept:
 # ---- parked
 
 
-def test_commands_of_an_unread_schema_wait_alone_while_the_registry_is_away() -> None:
+def test_commands_of_an_unread_schema_wait_while_the_registry_is_away_f36() -> None:
     """F36: nothing is lost, order is kept for each run, others are not concerned, said once."""
     kept = registry(away=True)
     lab = Lab(codec=kept.codec())
@@ -156,7 +156,7 @@ def test_commands_of_an_unread_schema_wait_alone_while_the_registry_is_away() ->
     assert len(of(RunStarted, counted(lab))) == 22
 
 
-def test_a_slow_registry_delays_what_needs_it_and_nothing_else() -> None:
+def test_a_slow_registry_delays_what_needs_it_and_nothing_else_f36() -> None:
     kept = registry()
     kept.answer_s = 10
     lab = Lab(codec=kept.codec())
@@ -266,7 +266,7 @@ def test_with_the_embedded_registry_an_unknown_id_is_refused_at_once() -> None:
 # ---- bad ones
 
 
-def test_each_bad_record_is_one_rejection_and_one_dead_letter() -> None:
+def test_each_bad_record_is_one_rejection_and_one_dead_letter_f24() -> None:
     """F24: the valid ones take effect, each bad one is told with reason, offset and raw bytes."""
     lab = Lab()
     truncated = framed(start("cut"), None)[:-4]
@@ -298,7 +298,7 @@ def test_each_bad_record_is_one_rejection_and_one_dead_letter() -> None:
     assert all(one["raw_whole"] and one["namespace"] == "lab" for one in told)
 
 
-def test_signals_to_a_run_that_has_ended_are_each_answered() -> None:
+def test_signals_to_a_run_that_has_ended_are_each_answered_f30() -> None:
     """F30: before the end they count, after it each is refused, and the sum is all of them."""
     lab = Lab()
     put(lab, start("a", run="quick"))
@@ -321,7 +321,9 @@ def test_signals_to_a_run_that_has_ended_are_each_answered() -> None:
 
 
 @pytest.mark.parametrize("key", [None, b"", b"a", b"another"], ids=["null", "empty", "own", "odd"])
-def test_a_command_on_the_wrong_partition_is_sent_on_whatever_its_key(key: bytes | None) -> None:
+def test_a_command_on_the_wrong_partition_is_sent_on_whatever_its_key_f20(
+    key: bytes | None,
+) -> None:
     """F20: what counts is the run_id in the body."""
     lab = Lab(partition_count=2)
     home = partition_for("a", 2)
