@@ -73,29 +73,44 @@ class Parking:
             await self._changed.wait()
 
     async def _settle(self, schema_id: int) -> None:
-        """Ask for one schema until nothing waits for it any more."""
-        owner, settings = self.owner, self.owner.settings
-        pause_ms = settings.schema_ask_first_ms
+        """Decide, and ask for what is missing, until nothing waits for this schema any more."""
+        settings = self.owner.settings
+        pause_ms, learnt = settings.schema_ask_first_ms, False
         try:
-            while not owner.ended and not owner.draining and self._heads(schema_id):
-                missing = await self._ask(schema_id)
-                if owner.ended or owner.draining:
-                    return
-                try:
-                    if missing is None:
-                        await self._decide(schema_id)
-                    elif isinstance(missing, UnknownSchemaId):
-                        await self._unknown(schema_id, missing)
-                    else:
-                        self._is_away(missing)
-                except NotYet as error:  # the log, or a schema that this one needs
-                    self._is_away(error)
-                if self._heads(schema_id):
+            while self._goes_on and self._heads(schema_id):
+                missing = await self._try(schema_id)
+                if missing is None and not learnt:
+                    learnt = True
+                    continue
+                if missing is not None and not isinstance(missing, UnknownSchemaId):
+                    self._is_away(missing)
+                learnt = False
+                if self._goes_on and self._heads(schema_id):
                     await asyncio.sleep(pause_ms / 1000)
                     pause_ms = min(2 * pause_ms, settings.schema_ask_max_ms)
         finally:
             self._asking.discard(schema_id)
             self._changed.set()
+
+    @property
+    def _goes_on(self) -> bool:
+        return not self.owner.ended and not self.owner.draining
+
+    async def _try(self, schema_id: int) -> RefoldError | None:
+        """Decide what can be read; else ask. None: decided, or what was missing is known now."""
+        try:
+            await self._decide(schema_id)  # a command that waits behind others needs no question
+        except SchemaUnavailable as error:
+            missing = await self._ask(error.schema_id)
+            if isinstance(missing, UnknownSchemaId) and self._goes_on:
+                try:
+                    await self._unknown(schema_id, missing)
+                except NotYet as unreadable:
+                    return unreadable
+            return missing
+        except NotYet as error:  # the log
+            return error
+        return None
 
     async def _ask(self, schema_id: int) -> RefoldError | None:
         """None once the schema is known here; else why it is not."""
@@ -123,7 +138,7 @@ class Parking:
         return [one for one in self.owner.books.orders.heads() if one.schema_id == schema_id]
 
     async def _decide(self, schema_id: int) -> None:
-        """Decide what waited for this schema alone, and what is behind it. Raises `NotYet`."""
+        """Decide what waits for this schema alone, in order. Raises `NotYet`."""
         owner = self.owner
         while heads := self._heads(schema_id):
             for head in heads:
