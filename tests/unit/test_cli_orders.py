@@ -240,3 +240,18 @@ def test_history_and_doctor_tell_of_parked_and_forwarded_commands(capsys: Captur
     assert "1 command(s) are parked since 2026-08-01 12:00:02 UTC" in said
     assert "1 were found on another partition" in said
     assert "1 dead letter(s)" in said
+
+
+def test_why_tells_of_a_parked_command(
+    broker: MemoryBroker, writer: Writer, capsys: Capture
+) -> None:
+    for _ in range(3):
+        publish(broker, start())
+    decided(writer, None, CommandParked(0, b"r1", 77, "waiting", "not known here"))
+    error = answered(capsys, "why", "r1", code=2)["error"]
+    assert "1 command with its key is parked since" in error["message"]
+    writer.write("r1", *started())
+    decided(writer, None, CommandParked(1, b"r1", 77, "behind", "another one is parked"))
+    text = answered(capsys, "why", "r1")["text"]
+    assert "2 commands with its key are parked since" in text
+    assert "until schema id 77 is known (R024)" in text

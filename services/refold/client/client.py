@@ -16,7 +16,15 @@ from refold.client.states import Progress, StateReader, claim_as_seen
 from refold.client.tail import Decision, PartitionTail, RunLife
 from refold.log import Log, Topic, open_log, partition_for
 from refold.settings import LOG_DEFAULT
-from refold_projections.fold import Boundary, Cancel, Ended, PartitionFold, RunState, boundary
+from refold_projections.fold import (
+    Boundary,
+    Cancel,
+    Ended,
+    ParkedCommand,
+    PartitionFold,
+    RunState,
+    boundary,
+)
 from refold_schemas.codec import Codec
 from refold_schemas.commands import CancelRun, Command, ResolveStep, RetryRun, StartRun
 from refold_schemas.errors.cli import (
@@ -70,6 +78,7 @@ class BoundaryAt:
     `owner_lives` is None where nobody can say. `by_this_claim`: the run's last record is of that
     claim, so its owner has looked at the run with the code that it has. `command_next` is the
     offset of the first command that is not decided there; `commands_waiting` counts from it on.
+    `commands_parked` are those before it that have the run's key and wait for their schema.
     """
 
     boundary: Boundary
@@ -82,6 +91,7 @@ class BoundaryAt:
     by_this_claim: bool
     command_next: int
     commands_waiting: int
+    commands_parked: tuple[ParkedCommand, ...] = ()
 
 
 class Client:
@@ -305,6 +315,7 @@ class Client:
             fold.marks[run_id].claim_id == fold.claim_id,
             fold.position.command_next,
             max(0, command_end - fold.position.command_next),
+            tuple(one for one in fold.parked.values() if one.key == run_id.encode()),
         )
 
     async def runs(

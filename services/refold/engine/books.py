@@ -171,7 +171,7 @@ class Books:
             self.command_next = command_next
         self.event_count += n - first
         orders: list[tuple[int, Any]] = []
-        if beside or run_id is None or type(events[0]) is CommandRejected:
+        if beside or run_id is None or (events and type(events[0]) is CommandRejected):
             orders = self._orders_of((*beside, *events), at_ms)
         if run_id is None:
 

@@ -248,6 +248,9 @@ class PartitionOwner:
         why = f"drained but for {left} attempts in flight" if left else "drained"
         self.books.commit(None, (PartitionReleased(why),), then=self._note_released)
         await self.tail.drained()
+        # What is left of the outbox is in the checkpoint: the next owner sends it.
+        while self.sender.owes and not self.ended and self.clock.boot_ms() < deadline:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.01)
         if not self.ended:
             await self.checkpoint()
         self.tail.end(ClaimReleased(self.partition, "the worker stops"))

@@ -39,6 +39,11 @@ class Sender:
         """Something stands in the outbox."""
         self._wake.set()
 
+    @property
+    def owes(self) -> bool:
+        """Whether anything has still to leave."""
+        return bool(self.owner.books.orders_durable.outbox)
+
     async def run(self) -> None:
         """Until the claim ends. What cannot be sent for a moment is tried again."""
         owner, settings = self.owner, self.owner.settings
@@ -47,7 +52,7 @@ class Sender:
         pause_ms = settings.outbox_first_ms
         while not owner.ended:
             self._wake.clear()
-            if not owner.books.orders_durable.outbox:
+            if not self.owes:
                 await self._wake.wait()
                 continue
             try:
