@@ -366,8 +366,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "a_missing_schema_is_believed_at_once",
         "3.1: that the registry has no such schema is believed after a while",
         PARKING,
-        "now_ms - head.unknown_ms >= limit_ms",
-        "now_ms - head.unknown_ms >= 0",
+        "since_ms is None or now_ms - since_ms < limit_ms",
+        "since_ms is None or now_ms < since_ms",
         NamedTests((FOREIGN,)),
     ),
     _one(

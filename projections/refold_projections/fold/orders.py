@@ -3,7 +3,6 @@
 Source: design, section 3.1 (commands) and 3.3 (what a checkpoint keeps); docs/adr/0020.
 """
 
-from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -49,8 +48,11 @@ class Orders:
     def __init__(self, kept: OrdersKept = NOTHING) -> None:
         self.published_to = kept.published_to
         self.outbox: dict[int, None] = dict.fromkeys(kept.outbox)
-        self.parked: dict[int, ParkedCommand] = {one.offset: one for one in kept.parked}
-        self._keys: Counter[bytes | None] = Counter(one.key for one in kept.parked)
+        self.parked: dict[int, ParkedCommand] = {}
+        self._queues: dict[bytes, dict[int, None]] = {}
+        """Of each key the offsets of its parked commands, rising."""
+        for one in kept.parked:
+            self._put(one)
 
     def apply(self, event: OrderEvent, offset: int, at_ms: int) -> None:
         """Fold an event at its offset in `ns.events`."""
@@ -65,18 +67,26 @@ class Orders:
         before = self.parked.get(place)
         if event.state == "decided":
             if before is not None:
-                del self.parked[place]
-                self._keys[before.key] -= 1
-                if not self._keys[before.key]:
-                    del self._keys[before.key]
+                self._take(before)
             return
-        if before is None:
-            self._keys[event.key] += 1
         since_ms = at_ms if before is None else before.since_ms
         unknown_ms = None if before is None else before.unknown_ms
         if event.state == "unknown" and unknown_ms is None:
             unknown_ms = at_ms
-        self.parked[place] = ParkedCommand(place, event.key, event.schema_id, since_ms, unknown_ms)
+        self._put(ParkedCommand(place, event.key, event.schema_id, since_ms, unknown_ms))
+
+    def _put(self, command: ParkedCommand) -> None:
+        self.parked[command.offset] = command
+        if command.key is not None:
+            self._queues.setdefault(command.key, {})[command.offset] = None
+
+    def _take(self, command: ParkedCommand) -> None:
+        del self.parked[command.offset]
+        queue = self._queues.get(command.key) if command.key is not None else None
+        if queue is not None and command.key is not None:
+            queue.pop(command.offset, None)
+            if not queue:
+                del self._queues[command.key]
 
     def sent(self, offsets: Iterable[int], offset_next: int) -> None:
         """These stand where they belong; `offset_next` is the reader's position."""
@@ -86,16 +96,20 @@ class Orders:
 
     def holds(self, key: bytes | None) -> bool:
         """Whether a command with this key is parked, so that another one has to wait behind it."""
-        return key is not None and key in self._keys
+        return key is not None and key in self._queues
+
+    def head_of(self, key: bytes | None) -> ParkedCommand | None:
+        """The first parked command with this key; None where there is none, or no key."""
+        queue = self._queues.get(key) if key is not None else None
+        return self.parked[next(iter(queue))] if queue else None
 
     def heads(self) -> list[ParkedCommand]:
         """The parked commands that wait for nothing but their schema, in order."""
-        found, seen = [], set()
-        for one in self.parked.values():
-            if one.key is None or one.key not in seen:
-                found.append(one)
-                seen.add(one.key)
-        return found
+        return [
+            one
+            for one in self.parked.values()
+            if one.key is None or next(iter(self._queues[one.key])) == one.offset
+        ]
 
     @property
     def parked_first(self) -> int | None:

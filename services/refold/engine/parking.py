@@ -5,7 +5,7 @@ command: it waits. That the registry has no such schema is believed after a whil
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from refold.engine import decide
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from refold.engine.owner import PartitionOwner
 
 ASKS_AT_ONCE = 4
+YIELD_COMMANDS = 50
+"""After so many decisions others of the loop have their turn."""
 REFUSED_MAX = 1_000
 """Ids that the registry surely does not have, of which so many are remembered."""
 GONE = "its record is not in ns.commands any more, where it was parked"
@@ -139,49 +141,54 @@ class Parking:
 
     async def _decide(self, schema_id: int) -> None:
         """Decide what waits for this schema alone, in order. Raises `NotYet`."""
-        owner = self.owner
-        while heads := self._heads(schema_id):
-            for head in heads:
-                record = await self._record(head)
-                await owner.room()
-                if owner.ended or owner.draining:
-                    return
-                if record is None:
-                    self._refuse(head, None, GONE)
-                else:
-                    owner.intake.decide_one(record, head)
+        async for head, record in self._in_turn(schema_id):
+            if record is None:
+                self._refuse(head, None, GONE)
+            else:
+                self.owner.intake.decide_one(record, head)
 
     async def _unknown(self, schema_id: int, error: UnknownSchemaId) -> None:
         """The registry has no such schema: it may be registered in a moment, or never be."""
         self._away = False
-        owner, books = self.owner, self.owner.books
+        books, limit_ms = self.owner.books, self.owner.settings.schema_unknown_ms
         if schema_id not in self._refused:
             self._note_unknown(schema_id, error)
-        now_ms, limit_ms = books.now_ms(), owner.settings.schema_unknown_ms
-        while heads := self._heads(schema_id):
-            due = [
-                head
-                for head in heads
-                if schema_id in self._refused
-                or (head.unknown_ms is not None and now_ms - head.unknown_ms >= limit_ms)
-            ]
-            for head in due:
-                record = await self._record(head)
-                await owner.room()
-                if owner.ended or owner.draining:
-                    return
-                why = f"{error}; it was asked for during {limit_ms / 1000:g} s"
-                self._refuse(head, record, why if record is not None else GONE)
-            if len(due) < len(heads):
-                return
+        now_ms = books.now_ms()
+        async for head, record in self._in_turn(schema_id):
+            since_ms = head.unknown_ms
+            if schema_id not in self._refused and (
+                since_ms is None or now_ms - since_ms < limit_ms
+            ):
+                continue
+            why = f"{error}; it was asked for during {limit_ms / 1000:g} s"
+            self._refuse(head, record, why if record is not None else GONE)
             if len(self._refused) < REFUSED_MAX:
                 self._refused.add(schema_id)
+
+    async def _in_turn(self, schema_id: int) -> AsyncIterator[tuple[ParkedCommand, Record | None]]:
+        """What waits for this schema and for nothing else, each with its record if there is one.
+
+        Once one is decided, the next with its key is told. Ends with the claim. Raises `NotYet`.
+        """
+        owner, told = self.owner, 0
+        for first in self._heads(schema_id):
+            head: ParkedCommand | None = first
+            while head is not None and head.schema_id == schema_id:
+                record = await self._record(head)
+                await owner.room()
+                told += 1
+                if told % YIELD_COMMANDS == 0:
+                    await asyncio.sleep(0)
+                if not self._goes_on:
+                    return
+                yield head, record
+                following = owner.books.orders.head_of(head.key)
+                head = None if following == head else following
 
     def _note_unknown(self, schema_id: int, error: UnknownSchemaId) -> None:
         """In the log, so that whoever takes over goes on counting from here."""
         books = self.owner.books
-        waiting: Iterable[ParkedCommand] = list(books.orders.parked.values())
-        for one in waiting:
+        for one in list(books.orders.parked.values()):
             if one.schema_id == schema_id and one.unknown_ms is None:
                 why = error.message
                 event = decide.parked(one.offset, one.key, schema_id, "unknown", why)
