@@ -393,6 +393,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "            await self._append(place, [entry for _, entry in messages])\n",
         "            from contextlib import suppress\n\n            with suppress(Exception):\n"
         "                await self._append(place, [entry for _, entry in messages])\n",
-        Seeds(1, 24, "storm"),
+        NamedTests((FOREIGN,)),
     ),
 )

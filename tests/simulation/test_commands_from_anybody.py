@@ -345,15 +345,15 @@ def test_a_command_on_the_wrong_partition_is_sent_on_whatever_its_key_f20(
 
 
 class LosesAnswers(Faults):
-    """Stores what is appended to the commands, and says nothing, `count` times."""
+    """Gives no answer to what is appended to the commands, `count` times, stored or not."""
 
-    def __init__(self, count: int) -> None:
-        self.count = count
+    def __init__(self, count: int, *, stored: bool = True) -> None:
+        self.count, self.stored = count, stored
 
     def on_append(self, call: AppendCall) -> AppendFault | None:
         if call.topic is Topic.COMMANDS and self.count > 0:
             self.count -= 1
-            return AppendFault((0,), Answer.ERROR, 1)
+            return AppendFault((0,) if self.stored else (), Answer.ERROR, 1)
         return None
 
 
@@ -372,6 +372,16 @@ def test_an_unknown_append_is_repeated_and_its_copies_frighten_nobody() -> None:
     assert letters(lab, home) == []
     assert [event for event in lab.told if event.kind == "rejected"] == []
     assert len(warnings(lab, "R026")) == 1
+
+
+def test_what_was_not_stored_is_sent_again() -> None:
+    lab = Lab(partition_count=2)
+    home = partition_for("a", 2)
+    lab.broker.faults = LosesAnswers(3, stored=False)
+    put(lab, start("a"), partition=1 - home)
+    lab.worker(app())
+    assert wait(lab, 30, until=lambda: len(of(RunStarted, counted(lab, home))) == 1)
+    assert len(lab.broker.records(Topic.COMMANDS, home)) == 1
 
 
 def owed(lab: Lab) -> list[int]:
