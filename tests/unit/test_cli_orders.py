@@ -168,6 +168,16 @@ def test_the_whole_copy_of_a_dead_letter_is_taken_where_the_record_is_trimmed(
     assert CODEC.decode(broker.records(Topic.COMMANDS, 0)[0].value or b"") == start()
 
 
+def test_the_bytes_that_the_rejection_kept_are_taken_where_they_are_all(
+    broker: MemoryBroker, writer: Writer, capsys: Capture
+) -> None:
+    """It could not be read then, by an older worker say; here it can."""
+    publish(broker, start())
+    decided(writer, None, undecodable(0, CODEC.encode(start())))
+    broker.trim(Topic.COMMANDS, 0, 1)
+    assert answered(capsys, "commands", "republish", "0", "0")["command_id"] == "c-start"
+
+
 def test_what_would_surely_be_refused_again_is_not_sent(
     broker: MemoryBroker, writer: Writer, capsys: Capture
 ) -> None:

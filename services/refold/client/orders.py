@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
+from refold.engine.letters import is_whole
 from refold.engine.lookup import Lookup
 from refold.log import Log, Topic
 from refold.log.port import Record
@@ -87,6 +88,8 @@ async def raw_of(log: Log, rejection: OrderRecord) -> bytes | None:
     record = await Lookup(log, Topic.COMMANDS, rejection.partition).at(event.command_offset)
     if record is not None:
         return record.value or b""
+    if is_whole(event.raw):
+        return event.raw
     offset, end = await log.bounds(Topic.DEAD_LETTERS, rejection.partition)
     while offset < end:
         letters = await log.read(Topic.DEAD_LETTERS, rejection.partition, offset)

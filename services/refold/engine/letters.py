@@ -12,6 +12,7 @@ from refold_schemas.events import CommandRejected
 RAW_BYTES_MAX = 512 * 1024
 """Of a larger command the letter has the beginning alone."""
 RAW_BYTES_CUT = 1_024
+"""Bytes that a rejection keeps of a command that nobody could read."""
 
 
 def letter_of(
@@ -26,10 +27,12 @@ def letter_of(
     `command` is what was rejected, None where `ns.commands` does not have it any more: then `raw`
     is what the event kept, whole or not (`raw_whole`). Times are milliseconds since 1970 UTC.
     """
-    whole = command is not None and len(command.value or b"") <= RAW_BYTES_MAX
-    raw = event.raw
-    if command is not None:
-        raw = command.value if whole else (command.value or b"")[:RAW_BYTES_CUT]
+    if command is None:
+        raw, whole = event.raw, is_whole(event.raw)
+    else:
+        value = command.value or b""
+        whole = len(value) <= RAW_BYTES_MAX
+        raw = value if whole else value[:RAW_BYTES_CUT]
     key = None if command is None else command.key
     run_id = None if rejection.key is None else rejection.key.decode("utf-8", "replace")
     said = {
@@ -49,3 +52,8 @@ def letter_of(
         "raw_whole": whole,
     }
     return Entry(rejection.key, json.dumps(said, ensure_ascii=False).encode("utf-8", "replace"))
+
+
+def is_whole(raw: bytes | None) -> bool:
+    """Whether what a rejection kept is surely all there was."""
+    return raw is not None and len(raw) < RAW_BYTES_CUT
