@@ -29,11 +29,16 @@ class Lab:
     made: ClassVar[list["Lab"]] = []
 
     def __init__(
-        self, *, settings: WorkerSettings | None = None, seed: int = 1, partition_count: int = 1
+        self,
+        *,
+        settings: WorkerSettings | None = None,
+        seed: int = 1,
+        partition_count: int = 1,
+        codec: Codec = CODEC,
     ) -> None:
         Lab.made.append(self)
         self.settings = settings or WorkerSettings()
-        self.codec = CODEC
+        self.codec = codec
         self.universe = Universe(Random(seed))
         self.broker = MemoryBroker(
             "lab",

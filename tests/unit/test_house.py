@@ -333,7 +333,7 @@ def test_what_is_imported_is_declared() -> None:
         # the conformance suite and the pytest plugin are for people who have pytest
         "services": declared | kafka | {"pytest"},
         "tools": declared | demo,
-        "examples": declared | demo,
+        "examples": declared | demo | kafka,
         "tests": declared | demo | dev,
     }
     missing = []

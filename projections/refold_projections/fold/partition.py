@@ -1,15 +1,19 @@
 """The fold of one partition: claim rule, runs, what a claim needs to know. Every reader uses it."""
 
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import NamedTuple, Protocol
 
 from refold_projections.fold.evolve import evolve
+from refold_projections.fold.orders import Orders, ParkedCommand
 from refold_projections.fold.position import Position, Verdict, judge
 from refold_projections.fold.state import Parked, RunState, Stamp
 from refold_schemas.codec import KIND_REPORT, Codec, RecordHeader
 from refold_schemas.errors import HeaderUnreadable, UndecodableRecord
 from refold_schemas.events import (
     AttemptReported,
+    CommandEmitted,
+    CommandParked,
+    CommandRejected,
     Event,
     PartitionClaimed,
     PartitionReleased,
@@ -88,6 +92,7 @@ class PartitionFold:
         self.codec = codec
         self.position = Position()
         self.facts = Facts()
+        self.orders = Orders()
         self.runs: MutableMapping[str, RunState] = {}
         self.marks: dict[str, Mark] = {}
         self.touched: dict[str, None] = {}
@@ -113,7 +118,9 @@ class PartitionFold:
         if run_id is not None and verdict is not Verdict.CLAIM:
             mark = self.marks.get(run_id)
             if mark is not None and record.offset <= mark.offset:
-                # The run's snapshot reaches beyond this record.
+                # The run's snapshot reaches beyond this record; what has to be sent is not in it.
+                if self.codec.name_of(record.value or b"") == "CommandRejected":
+                    self._order_of_run(record, header)
                 return Applied(verdict, run_id, None, header, None)
         event: Event | None = None
         problem: str | None = None
@@ -124,6 +131,8 @@ class PartitionFold:
         if verdict is Verdict.CLAIM:
             self._claimed(event, header)
             return Applied(verdict, None, event, header, problem)
+        if isinstance(event, CommandRejected | CommandParked | CommandEmitted):
+            self.orders.apply(event, record.offset, header.at_ms)
         if run_id is None:
             self._of_partition(event)
             return Applied(verdict, None, event, header, problem)
@@ -161,6 +170,13 @@ class PartitionFold:
         if isinstance(event, PartitionReleased):
             self.facts = self.facts._replace(released=True)
 
+    def _order_of_run(self, record: StoredRecord, header: RecordHeader) -> None:
+        try:
+            event = self.codec.decode(record.value or b"")
+        except UndecodableRecord:
+            return
+        self.orders.apply(event, record.offset, header.at_ms)
+
     def _of_run(
         self,
         run_id: str,
@@ -190,6 +206,11 @@ class PartitionFold:
             self.touched[run_id] = None
             self.runs[run_id] = after
             self.marks[run_id] = Mark(record.offset, header.claim_id, header.n)
+
+    @property
+    def parked(self) -> Mapping[int, ParkedCommand]:
+        """Commands before `command_next` that are not decided, by their offset, rising."""
+        return self.orders.parked
 
     @property
     def claim_id(self) -> bytes:

@@ -10,7 +10,8 @@ from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
 from refold.client.claims import ClaimSeen, claim_of
-from refold.client.history import HistoryRecord, read_history
+from refold.client.history import HistoryRecord, read_elsewhere, read_history
+from refold.client.orders import OrderRecord, read_orders
 from refold.client.outbox import Outbox
 from refold.client.reading import Meter, Progress, metered
 from refold.client.states import StateReader, claim_as_seen
@@ -18,7 +19,15 @@ from refold.client.tail import Decision, PartitionTail, RunLife
 from refold.log import Log, Topic, open_log, partition_for
 from refold.log.routing import routing_count
 from refold.settings import LOG_DEFAULT
-from refold_projections.fold import Boundary, Cancel, Ended, PartitionFold, RunState, boundary
+from refold_projections.fold import (
+    Boundary,
+    Cancel,
+    Ended,
+    ParkedCommand,
+    PartitionFold,
+    RunState,
+    boundary,
+)
 from refold_schemas.codec import Codec
 from refold_schemas.commands import CancelRun, Command, ResolveStep, RetryRun, StartRun
 from refold_schemas.errors.cli import (
@@ -73,6 +82,7 @@ class BoundaryAt:
     `owner_lives` is None where nobody can say. `by_this_claim`: the run's last record is of that
     claim, so its owner has looked at the run with the code that it has. `command_next` is the
     offset of the first command that is not decided there; `commands_waiting` counts from it on.
+    `commands_parked` are those before it that have the run's key and wait for their schema.
     """
 
     boundary: Boundary
@@ -85,6 +95,7 @@ class BoundaryAt:
     by_this_claim: bool
     command_next: int
     commands_waiting: int
+    commands_parked: tuple[ParkedCommand, ...] = ()
 
 
 class Client:
@@ -311,6 +322,7 @@ class Client:
             fold.marks[run_id].claim_id == fold.claim_id,
             fold.position.command_next,
             max(0, command_end - fold.position.command_next),
+            tuple(one for one in fold.parked.values() if one.key == run_id.encode()),
         )
 
     async def runs(
@@ -367,6 +379,22 @@ class Client:
     def routed(self) -> int:
         """Over how many partitions runs are routed; the topics may have more."""
         return self._routed
+
+    async def history_elsewhere(self, run_id: str) -> AsyncIterator[HistoryRecord]:
+        """What other partitions say of the run: commands for it that were found there.
+
+        It reads all of them.
+        """
+        home = self.partition_of(run_id)
+        for partition in range(self._log.facts.partition_count):
+            if partition != home:
+                async for record in read_elsewhere(self._log, self._codec, partition, run_id):
+                    yield record
+
+    async def orders(self, partition: int) -> AsyncIterator[OrderRecord]:
+        """Commands of a partition that were rejected, parked or sent on, in log order."""
+        async for record in read_orders(self._log, self._codec, partition):
+            yield record
 
     def partition_of(self, run_id: str) -> int:
         """The partition in which the run lives, or would. Raises ClientClosed."""

@@ -7,7 +7,7 @@ from refold.log import Log, Record, Topic
 from refold_projections.fold import Position, Verdict, judge
 from refold_schemas.codec import Codec, RecordHeader
 from refold_schemas.errors import UndecodableRecord
-from refold_schemas.events import AttemptReported, Event
+from refold_schemas.events import AttemptReported, CommandEmitted, CommandParked, Event
 
 READ_SIZE_MAX = 4 << 20
 
@@ -64,7 +64,7 @@ async def read_history(
     """Yield the run's records from the start of the partition to its end as of now.
 
     With `claims` also each claim after the run's first record, just before the next record of the
-    run: so one sees where its owner changed.
+    run: so one sees where its owner changed. Commands with the run's key that were parked are told.
     """
     key = run_id.encode()
     position = Position()
@@ -80,12 +80,45 @@ async def read_history(
             position, verdict = judge(position, record.offset, header)
             if verdict is Verdict.CLAIM and claims:
                 last_claim = _history_record(codec, partition, record, header, verdict)
-            elif record.key == key:
+            elif record.key == key or _is_about(codec, record, verdict, run_id):
                 if last_claim is not None and begun:
                     yield last_claim
                 last_claim, begun = None, True
                 yield _history_record(codec, partition, record, header, verdict)
         offset = records[-1].offset + 1
+
+
+async def read_elsewhere(
+    log: Log, codec: Codec, partition: int, run_id: str
+) -> AsyncIterator[HistoryRecord]:
+    """What a partition that is not the run's says of it: commands that were found there."""
+    position = Position()
+    offset, end = await log.bounds(Topic.EVENTS, partition)
+    while offset < end:
+        records = await log.read(Topic.EVENTS, partition, offset, size_max=READ_SIZE_MAX)
+        if not records:
+            return
+        for record in records:
+            header = RecordHeader.read(record.header)
+            position, verdict = judge(position, record.offset, header)
+            if record.key == run_id.encode() or _is_about(codec, record, verdict, run_id):
+                yield _history_record(codec, partition, record, header, verdict)
+        offset = records[-1].offset + 1
+
+
+def _is_about(codec: Codec, record: Record, verdict: Verdict, run_id: str) -> bool:
+    """Whether an event of the partition is about a command for the run."""
+    if record.key is not None or verdict is not Verdict.COUNTS:
+        return False
+    if codec.name_of(record.value or b"") not in ("CommandParked", "CommandEmitted"):
+        return False
+    try:
+        event = codec.decode(record.value or b"")
+    except UndecodableRecord:
+        return False
+    if isinstance(event, CommandEmitted):
+        return event.run_id == run_id
+    return isinstance(event, CommandParked) and event.key == run_id.encode()
 
 
 def _history_record(

@@ -13,6 +13,9 @@ from refold_projections.fold import (
     Armed,
     Facts,
     Mark,
+    Orders,
+    OrdersKept,
+    ParkedCommand,
     PartitionFold,
     Position,
     RunStates,
@@ -20,7 +23,7 @@ from refold_projections.fold import (
 )
 from refold_schemas.codec import Codec, RecordHeader
 from refold_schemas.errors import HeaderUnreadable, UndecodableRecord
-from refold_schemas.snapshots import Checkpoint, RunSnapshot, RunSnapshotPart
+from refold_schemas.snapshots import Checkpoint, ParkedKept, RunSnapshot, RunSnapshotPart
 
 READ_BYTES = 1 << 20
 READ_BYTES_MIN = 16 * 1024
@@ -35,10 +38,11 @@ PART_BYTES = 512 * 1024
 
 
 class Base(NamedTuple):
-    """From where a fold goes on: a position, and what the claims before it say."""
+    """From where a fold goes on: a position, what the claims before it say, what is still owed."""
 
     position: Position
     facts: Facts
+    orders: OrdersKept = OrdersKept()
 
 
 class Large(NamedTuple):
@@ -53,7 +57,7 @@ class Large(NamedTuple):
 
 def checkpoint_of(partition: int, base: Base) -> Checkpoint:
     """The record of a durable position. Every run's snapshot reaches up to it or beyond."""
-    position, facts = base
+    position, facts, orders = base
     return Checkpoint(
         partition=partition,
         offset_next=position.offset_next,
@@ -76,6 +80,9 @@ def checkpoint_of(partition: int, base: Base) -> Checkpoint:
         released=facts.released,
         unclean_total=facts.unclean_total,
         unclean_row=facts.unclean_row,
+        published_to=orders.published_to,
+        outbox=tuple(offset for offset in orders.outbox if offset >= orders.published_to),
+        parked=tuple(ParkedKept(*one) for one in orders.parked),
     )
 
 
@@ -104,7 +111,12 @@ def base_of(checkpoint: Checkpoint) -> Base:
         checkpoint.unclean_total,
         checkpoint.unclean_row,
     )
-    return Base(position, facts)
+    parked = tuple(
+        ParkedCommand(one.offset, one.key, one.schema_id, one.since_ms, one.unknown_ms)
+        for one in checkpoint.parked
+    )
+    orders = OrdersKept(checkpoint.published_to, tuple(checkpoint.outbox), parked)
+    return Base(position, facts, orders)
 
 
 def entries_of(
@@ -356,7 +368,8 @@ async def _restore(
         if not idle:
             restored.active.append(run_id)
     stored.kept.large = stored.large
-    fold.position, fold.facts = base
+    fold.position, fold.facts = base.position, base.facts
+    fold.orders = Orders(base.orders)
     return restored
 
 

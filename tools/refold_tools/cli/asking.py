@@ -204,13 +204,21 @@ def history(
     claims: Annotated[
         bool, typer.Option("--claims/--no-claims", help="Show where the owner changed.")
     ] = True,
+    elsewhere: Annotated[
+        bool,
+        typer.Option(
+            "--elsewhere/--no-elsewhere",
+            help="Also commands for it that were found on other partitions; reads all of them.",
+        ),
+    ] = True,
     time_zone: TimeZoneOption = None,
     log: LogOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Show every record of a run, one a line; those that do not count are marked with the reason.
 
-    The columns: offset, time, claim, event, slot, what it says.
+    The columns: offset (behind its partition where that is not the run's), time, claim, event,
+    slot, what it says.
     """
     zone = zone_of(time_zone)
 
@@ -218,12 +226,15 @@ def history(
         from refold_schemas.errors.cli import RunUnknown
 
         records = [one async for one in client.history(run_id, claims=claims)]
+        if elsewhere:
+            records += [one async for one in client.history_elsewhere(run_id)]
+            records.sort(key=lambda one: one.append_ms)  # by the log's clock, each in its order
         if not records:
             raise RunUnknown(run_id, client.log.facts.namespace)
         if as_json:
             _history_json(run_id, records, zone)
         else:
-            _history_lines(records, zone)
+            _history_lines(records, zone, client.partition_of(run_id))
         return 0
 
     return ask(log, work)
@@ -256,18 +267,20 @@ def _history_json(run_id: str, records: "list[HistoryRecord]", zone: tzinfo) -> 
     print_json({"run_id": run_id, "records": lines})
 
 
-def _history_lines(records: "list[HistoryRecord]", zone: tzinfo) -> None:
-
+def _history_lines(records: "list[HistoryRecord]", zone: tzinfo, home: int) -> None:
     from refold_tools.cli.output import say
     from refold_tools.cli.words import event_words
 
     today = datetime.now(zone).date()
     lines = [None if r.event is None else event_words(r.event, zone, today) for r in records]
-    offset_width = max(len(str(r.offset)) for r in records)
+    places = [
+        f"p{r.partition}:{r.offset}" if r.partition != home else str(r.offset) for r in records
+    ]
+    offset_width = max(map(len, places))
     event_width = max(len(words.event) if words else 11 for words in lines)
     slot_width = max(len(words.slot) if words else 0 for words in lines)
     day = None
-    for record, words in zip(records, lines, strict=True):
+    for record, words, place in zip(records, lines, places, strict=True):
         at = datetime.fromtimestamp(record.at_ms / 1000, UTC).astimezone(zone)
         if at.date() != day:
             said = f"{at:%Y-%m-%d}" if day else f"{at:%Y-%m-%d}, times in {zone}"
@@ -278,7 +291,7 @@ def _history_lines(records: "list[HistoryRecord]", zone: tzinfo) -> None:
         skipped = f"  [skipped: {record.why_skipped}]" if not record.counted else ""
         claim = record.claim_id.hex()[:6] or "------"
         say(
-            f"{record.offset:>{offset_width}}  {at:%H:%M:%S}.{at.microsecond // 1000:03}  {claim}  "
+            f"{place:>{offset_width}}  {at:%H:%M:%S}.{at.microsecond // 1000:03}  {claim}  "
             f"{event:<{event_width}}  {slot:<{slot_width}}  {what}{skipped}".rstrip(),
             _line_style(event, counted=record.counted),
         )
@@ -298,6 +311,8 @@ def _line_style(event: str, *, counted: bool) -> str:
         "RunDiverged": "bold red",
         "RunBlocked": "bold red",
         "CommandRejected": "yellow",
+        "CommandParked": "yellow",
+        "CommandEmitted": "yellow",
         "PartitionClaimed": "magenta",
         "undecodable": "bold red",
     }.get(event, "")

@@ -78,6 +78,11 @@ COMMANDS = (
         "refold_tools.cli.doctor:doctor",
         "Look over log, owners, clock, commands and runs.",
     ),
+    Entry(
+        "commands",
+        "refold_tools.cli.orders:commands",
+        "List rejected commands, or publish one again.",
+    ),
     Entry("namespace", "refold_tools.cli.keeping:namespace", "Make or show a namespace of a log."),
     Entry(
         "schemas",
