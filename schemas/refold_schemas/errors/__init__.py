@@ -29,6 +29,12 @@ from refold_schemas.errors.records import (
     UnknownSchemaId,
     UnknownSchemaName,
 )
+from refold_schemas.errors.registry import (
+    RegistryClientMissing,
+    RegistryRefused,
+    RegistryUnavailable,
+    SchemasUnregistered,
+)
 from refold_schemas.errors.run import (
     CallRefused,
     EffectBarred,
@@ -72,6 +78,9 @@ __all__ = [
     "PartitionMissing",
     "RefoldError",
     "RegistrationRefused",
+    "RegistryClientMissing",
+    "RegistryRefused",
+    "RegistryUnavailable",
     "RegistryUnreadable",
     "ResultUnrecordable",
     "Revalidation",
@@ -79,6 +88,7 @@ __all__ = [
     "SchemaChanged",
     "SchemaMismatch",
     "SchemaUnavailable",
+    "SchemasUnregistered",
     "StepAbsent",
     "StepError",
     "StepOutsideRun",

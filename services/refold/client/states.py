@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from refold.engine import checkpoints
+from refold.engine.learning import fold_all
 from refold.log import Log, Topic
 from refold_projections.fold import NO_CLAIM, PartitionFold, RunState
 from refold_schemas.codec import Codec
@@ -63,7 +64,7 @@ class StateReader:
             )
             if not records:
                 return  # the rest are holes
-            fold.apply_all(records)
+            await fold_all(fold, records)
             offset = fold.position.offset_next
             if self._on_progress is not None:
                 self._on_progress(self._partition, offset, end)

@@ -176,7 +176,14 @@ class _Run:
         partition = client.partition_of(self.run_id)
         end = hard_exit(lambda: worker, as_json=self.as_json)
         settings = WorkerSettings(time_zone=str(self.zone))
-        worker = Worker(self.app, client.log, on_event=on_event, exit_hard=end, settings=settings)
+        worker = Worker(
+            self.app,
+            client.log,
+            on_event=on_event,
+            exit_hard=end,
+            settings=settings,
+            codec=client.codec,
+        )
         with stop_on_signals(self.stopping.set):
             serving = asyncio.create_task(worker.run(), name="worker")
             following = asyncio.create_task(
