@@ -20,7 +20,7 @@ from refold_schemas.registry.files import PACKAGE
 from refold_tools.cli import main
 from refold_tools.cli.hosting import STOP_WITHIN_S, snapshot
 from refold_tools.cli.inputs import read_json
-from refold_tools.cli.keeping import schema_problems
+from refold_tools.cli.schemas import schema_problems
 from refold_tools.cli.plain import untagged
 
 Capture = pytest.CaptureFixture[str]
