@@ -20,8 +20,8 @@ from refold_schemas.registry.files import PACKAGE
 from refold_tools.cli import main
 from refold_tools.cli.hosting import STOP_WITHIN_S, snapshot
 from refold_tools.cli.inputs import read_json
-from refold_tools.cli.schemas import schema_problems
 from refold_tools.cli.plain import untagged
+from refold_tools.cli.schemas import schema_problems
 
 Capture = pytest.CaptureFixture[str]
 

@@ -33,6 +33,7 @@ from refold_schemas.errors.registry import (
     RegistryClientMissing,
     RegistryRefused,
     RegistryUnavailable,
+    RegistryUnset,
     SchemasUnregistered,
 )
 from refold_schemas.errors.run import (
@@ -82,6 +83,7 @@ __all__ = [
     "RegistryRefused",
     "RegistryUnavailable",
     "RegistryUnreadable",
+    "RegistryUnset",
     "ResultUnrecordable",
     "Revalidation",
     "RunTornDown",

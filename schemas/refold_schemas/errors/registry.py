@@ -70,3 +70,18 @@ class RegistryRefused(RefoldError):
             next="`refold schemas check` compares the registry with this version; somebody else's "
             "schema may stand under the subject",
         )
+
+
+class RegistryUnset(RefoldError):
+    """A command works on the schema registry, and none is set."""
+
+    code: ClassVar[str] = "R532"
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self) -> None:
+        super().__init__(
+            "no schema registry is set",
+            kept="nothing was done",
+            next="set REFOLD_REGISTRY_URL; without one refold uses the schemas of its package, "
+            "which need no registering",
+        )

@@ -27,9 +27,12 @@ async def _namespace(given: str | None, *, create: bool, as_json: bool) -> int:
     from refold.log import Topic, open_log
     from refold.settings import log_url
     from refold_tools.cli.output import print_json, say
+    from refold_tools.cli.registering import make_ready
 
     log = open_log(log_url(given))
     made = await log.open(create=create)
+    if create:
+        await make_ready(log.url)
     try:
         facts = log.facts
         ids = dict(zip(Topic, facts.topic_ids, strict=False))
