@@ -21,11 +21,11 @@ from refold_schemas.registry.asking import Asking, RegistryAccess
 from refold_schemas.registry.avro import parse
 from refold_schemas.registry.files import ID_MIN
 from refold_schemas.values import encode_value
+from refold_tools.cli import main
 from refold_tools.devstack import KAFKA, REGISTRY, Ports, Stack
 from support.registry_proxy import FAIL, STALL, RegistryProxy
 
 REFOLD = [sys.executable, "-m", "refold_tools.cli"]
-WITHIN_S = 120.0
 FILES = FileRegistry()
 APP = """
 from datetime import timedelta
@@ -75,23 +75,34 @@ def environment(folder: Path, registry: str | None) -> dict[str, str]:
     return {**kept, **url, "PYTHONPATH": str(folder)}
 
 
-def done(folder: Path, registry: str | None, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*REFOLD, *arguments, "--json"],
-        capture_output=True,
-        text=True,
-        timeout=WITHIN_S,
-        cwd=folder,
-        env=environment(folder, registry),
-        check=False,
-    )
+class Cli:
+    """The command line in this process, under a registry or none; a process each would be slow."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._patch, self._capsys = monkeypatch, capsys
+        for name in [one for one in os.environ if one.startswith("REFOLD_")]:
+            monkeypatch.delenv(name)
+
+    def __call__(self, registry: str | None, *arguments: str, code: int | None = 0) -> Any:
+        """The last line of its JSON. `code` None: whatever it is."""
+        with self._patch.context() as patch:
+            if registry is not None:
+                patch.setenv("REFOLD_REGISTRY_URL", registry)
+            self._capsys.readouterr()
+            ended = main([*arguments, "--json"])
+        out, err = self._capsys.readouterr()
+        assert code is None or ended == code, f"exit {ended}\n{out}\n{err}"
+        return json.loads(out.splitlines()[-1])
 
 
-def refold(folder: Path, registry: str | None, *arguments: str, code: int = 0) -> Any:
-    """The last line of its JSON."""
-    ended = done(folder, registry, *arguments)
-    assert ended.returncode == code, f"exit {ended.returncode}\n{ended.stdout}\n{ended.stderr}"
-    return json.loads(ended.stdout.splitlines()[-1])
+@pytest.fixture
+def refold(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Cli]:
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    yield Cli(monkeypatch, capsys)
+    sys.modules.pop("shop", None)
 
 
 def until(check: Callable[[], bool], what: str, within_s: float = 90) -> None:
@@ -150,42 +161,42 @@ def ids_of(url: str, topic: Topic) -> set[int]:
     return asyncio.run(read())
 
 
-def findings(folder: Path, registry: str, url: str) -> dict[str, Any]:
+def findings(refold: Cli, registry: str, url: str) -> dict[str, Any]:
     """What doctor says, by what it is about."""
-    told = done(folder, registry, "doctor", "--log", url).stdout.splitlines()[-1]
-    return {one["what"]: one for one in json.loads(told)["findings"]}
+    told = refold(registry, "doctor", "--log", url, code=None)
+    return {one["what"]: one for one in told["findings"]}
 
 
 def test_who_writes_needs_the_schemas_and_who_reads_needs_the_registry(
-    stack: Stack, folder: Path
+    stack: Stack, refold: Cli
 ) -> None:
     registry = stack.variables["REFOLD_REGISTRY_URL"]
     url = f"kafka://{stack.bootstrap}/bound"
-    refold(folder, None, "namespace", "create", "--log", f"{url}?partitions=1")
+    refold(None, "namespace", "create", "--log", f"{url}?partitions=1")
     nobody = "http://127.0.0.1:1/apis/ccompat/v7"
-    told = refold(folder, nobody, "worker", "shop:app", "--log", url, code=4)
+    told = refold(nobody, "worker", "shop:app", "--log", url, code=4)
     assert told["error"]["code"] == "R209"
-    told = refold(folder, registry, "worker", "shop:app", "--log", url, code=3)
+    told = refold(registry, "worker", "shop:app", "--log", url, code=3)
     assert told["error"]["code"] == "R210"
     assert "refold schemas register" in told["error"]["next"]
     start = ("start", "order", "--input", "1", "--within", "0", "--log", url)
-    assert refold(folder, registry, *start, code=3)["error"]["code"] == "R210"
+    assert refold(registry, *start, code=3)["error"]["code"] == "R210"
     assert ids_of(url, Topic.EVENTS) == ids_of(url, Topic.COMMANDS) == set()
 
-    checked = refold(folder, registry, "schemas", "check", code=1)
+    checked = refold(registry, "schemas", "check", code=1)
     assert len(checked["problems"]) == checked["schemas"]
-    would = refold(folder, registry, "schemas", "register", "--dry-run")
-    did = refold(folder, registry, "schemas", "register")
+    would = refold(registry, "schemas", "register", "--dry-run")
+    did = refold(registry, "schemas", "register")
     assert [(one["what"], one["name"]) for one in would["did"]] == [
         (one["what"], one["name"]) for one in did["did"]
     ]
-    assert refold(folder, registry, "schemas", "register")["did"] == []
-    assert refold(folder, registry, "schemas", "check")["problems"] == []
-    listed = refold(folder, registry, "schemas", "list")["schemas"]
+    assert refold(registry, "schemas", "register")["did"] == []
+    assert refold(registry, "schemas", "check")["problems"] == []
+    listed = refold(registry, "schemas", "list")["schemas"]
     given = {one["registry_id"] for one in listed}
     assert None not in given
 
-    ran = refold(folder, registry, "run", "shop:app", "order", "--input", "4160", "--run-id", "r1",
+    ran = refold(registry, "run", "shop:app", "order", "--input", "4160", "--run-id", "r1",
                  "--log", url)  # fmt: skip
     assert ran["status"] == "completed"
     assert ran["result"] == 4161
@@ -195,36 +206,36 @@ def test_who_writes_needs_the_schemas_and_who_reads_needs_the_registry(
         assert found <= given
         assert max(found) < ID_MIN
     for command in (("boundary", "r1"), ("history", "r1"), ("runs",)):
-        told = refold(folder, None, *command, "--log", url, code=4)
+        told = refold(None, *command, "--log", url, code=4)
         assert told["error"]["code"] == "R208"
         assert "REFOLD_REGISTRY_URL" in told["error"]["next"]
-        assert refold(folder, registry, *command, "--log", url)
-    assert refold(folder, nobody, "boundary", "r1", "--log", url, code=4)["error"]["code"] == "R208"
+        assert refold(registry, *command, "--log", url)
+    assert refold(nobody, "boundary", "r1", "--log", url, code=4)["error"]["code"] == "R208"
 
-    seen = findings(folder, registry, url)
+    seen = findings(refold, registry, url)
     assert seen["registry"]["verdict"] == "ok"
-    seen = findings(folder, nobody, url)
+    seen = findings(refold, nobody, url)
     assert seen["registry"]["verdict"] == "wrong"
     assert "registry unreachable" in seen["registry"]["said"]
     assert "cannot be read" in seen["p0"]["said"]
 
 
 def test_tools_that_make_what_is_missing_register_and_a_log_in_a_file_needs_nobody(
-    stack: Stack, folder: Path
+    stack: Stack, refold: Cli, folder: Path
 ) -> None:
     """As after `eval "$(refold devstack up)"`: what the README says works with it exported."""
     registry = stack.variables["REFOLD_REGISTRY_URL"]
     url = f"kafka://{stack.bootstrap}/made"
-    refold(folder, registry, "namespace", "create", "--log", f"{url}?partitions=1")
-    assert refold(folder, registry, "schemas", "check")["problems"] == []
-    told = refold(folder, registry, "demo", "--log", f"kafka://{stack.bootstrap}/demo?partitions=1")
+    refold(registry, "namespace", "create", "--log", f"{url}?partitions=1")
+    assert refold(registry, "schemas", "check")["problems"] == []
+    told = refold(registry, "demo", "--log", f"kafka://{stack.bootstrap}/demo?partitions=1")
     assert told["completed"] is True
     nobody = "http://127.0.0.1:1/"
     file = f"sqlite:///{folder}/log.db"
-    ran = refold(folder, nobody, "run", "shop:app", "order", "--input", "1", "--log", file)
+    ran = refold(nobody, "run", "shop:app", "order", "--input", "1", "--log", file)
     assert ran["status"] == "completed"
     assert min(ids_of(file, Topic.EVENTS)) >= ID_MIN
-    assert refold(folder, nobody, "runs", "--log", file)["total"] == 1
+    assert refold(nobody, "runs", "--log", file)["total"] == 1
 
 
 def with_a_note(name: str) -> dict[str, Any]:
@@ -254,12 +265,12 @@ async def published(url: str, entries: list[Entry]) -> None:
 
 
 def test_commands_under_new_ids_wait_for_a_registry_that_refuses_stalls_and_fails(
-    stack: Stack, folder: Path, proxy: RegistryProxy
+    stack: Stack, refold: Cli, folder: Path, proxy: RegistryProxy
 ) -> None:
     """F36: fifty commands, two ids not asked for yet. None is lost, refused or overtaken."""
     registry = stack.variables["REFOLD_REGISTRY_URL"]
     url = f"kafka://{stack.bootstrap}/away"
-    refold(folder, registry, "namespace", "create", "--log", f"{url}?partitions=1")
+    refold(registry, "namespace", "create", "--log", f"{url}?partitions=1")
     starts, cancels = (with_a_note(f"refold.commands.{n}") for n in ("StartRun", "CancelRun"))
 
     async def registered() -> tuple[int, int]:
@@ -281,12 +292,12 @@ def test_commands_under_new_ids_wait_for_a_registry_that_refuses_stalls_and_fail
     entries = [entry for pair in pairs for entry in pair]
 
     def statuses() -> list[str]:
-        found = refold(folder, registry, "runs", "--run", "waits", "--log", url)["runs"]
+        found = refold(registry, "runs", "--run", "waits", "--log", url)["runs"]
         return [one["status"] for one in found]
 
     def known_run(run_id: str) -> None:
         """Under ids that the worker knows: it does not notice that anything is missing."""
-        refold(folder, registry, "start", "order", "--input", "1", "--run-id", run_id, "--wait",
+        refold(registry, "start", "order", "--input", "1", "--run-id", run_id, "--wait",
                "--within", "60", "--log", url)  # fmt: skip
 
     with Serving(folder, proxy.url, url) as worker:
@@ -295,8 +306,8 @@ def test_commands_under_new_ids_wait_for_a_registry_that_refuses_stalls_and_fail
         asyncio.run(published(url, entries[:20]))
         known_run("known-1")
         until(lambda: "cannot be asked" in worker.said, "it says that the registry is away")
-        told = json.loads(done(folder, proxy.url, "doctor", "--log", url).stdout.splitlines()[-1])
-        assert "registry unreachable" in json.dumps(told)
+        seen = findings(refold, proxy.url, url)
+        assert "registry unreachable" in seen["registry"]["said"]
         proxy.listen()
         proxy.mode = STALL
         asked = len(proxy.asked)
@@ -315,9 +326,9 @@ def test_commands_under_new_ids_wait_for_a_registry_that_refuses_stalls_and_fail
         proxy.listen()
         until(lambda: statuses() == ["cancelled"] * len(names), "all are decided, in their order")
     for name in names:
-        lines = refold(folder, registry, "history", name, "--log", url)["records"]
+        lines = refold(registry, "history", name, "--log", url)["records"]
         told = [one["event"] for one in lines]
         assert "CommandRejected" not in told
         assert told.index("RunStarted") < told.index("RunCancelRequested")
-    shown = refold(folder, registry, "namespace", "show", "--log", url)
+    shown = refold(registry, "namespace", "show", "--log", url)
     assert shown["topics"]["away.dead-letters"]["bounds"] == [[0, 0]]
