@@ -56,7 +56,7 @@ class ConfluentRegistry:
     ) -> None:
         self.access = access
         self.files = files or FileRegistry()
-        self._writes = writes
+        self.writes = writes
         self._known: dict[int, Known] = {}
         self._written: dict[str, int] = {}
         self._rechecked = 0
@@ -115,7 +115,7 @@ class ConfluentRegistry:
 
         Names that have no id of their own are parts of others.
         """
-        if not self._writes:
+        if not self.writes:
             return
         own = {self.files.name_version(one)[0] for one in self.files.all_ids()}
         wanted = [name for name in names if name in own and name not in self._written]
