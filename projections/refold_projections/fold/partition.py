@@ -123,7 +123,12 @@ class PartitionFold:
             mark = self.marks.get(run_id)
             if mark is not None and record.offset <= mark.offset:
                 # The run's snapshot reaches beyond this record; what has to be sent is not in it.
-                if self.codec.name_of(record.value or b"") == "CommandRejected":
+                try:
+                    name = self.codec.name_of(record.value or b"", strict=True)
+                except SchemaUnavailable:
+                    self.position = before
+                    raise
+                if name == "CommandRejected":
                     self._order_of_run(record, header)
                 return Applied(verdict, run_id, None, header, None)
         event: Event | None = None

@@ -8,9 +8,9 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
+from refold.engine.learning import name_of
 from refold.engine.letters import is_whole
 from refold.engine.lookup import Lookup
-from refold.engine.learning import name_of
 from refold.log import Log, Topic
 from refold.log.port import Record
 from refold_projections.fold import Position, Verdict, judge
