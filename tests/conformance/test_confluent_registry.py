@@ -40,12 +40,6 @@ class TestConfluentRegistry(RegistryConformance):
         return lambda: ConfluentRegistry(RegistryAccess(registry_url))
 
 
-class TestConfluentRegistryThatOnlyReads(RegistryConformance):
-    @pytest.fixture
-    def make_registry(self, registry_url: str) -> MakeRegistry:
-        return lambda: ConfluentRegistry(RegistryAccess(registry_url), writes=False)
-
-
 @pytest.fixture
 def proxy(registry_url: str) -> Iterator[RegistryProxy]:
     proxy = RegistryProxy(registry_url)
@@ -89,6 +83,23 @@ def test_ids_are_cached_and_nothing_is_asked_twice(proxy: RegistryProxy) -> None
         assert codec.decode(codec.encode(MESSAGE)) == MESSAGE
         assert len(proxy.asked) == count
         proxy.listen()
+
+    asyncio.run(main())
+
+
+def test_one_that_only_reads_is_ready_at_once_and_writes_under_the_files_ids(
+    proxy: RegistryProxy,
+) -> None:
+    async def main() -> None:
+        codec = Codec(ConfluentRegistry(RegistryAccess(proxy.url), writes=False))
+        await codec.ready()
+        assert proxy.asked == []
+        assert codec.encode(MESSAGE) == Codec(FILES).encode(MESSAGE)
+        writer = Codec(at(proxy.url))
+        await writer.ready(TimerFired)
+        data = writer.encode(MESSAGE)
+        await codec.learn(int.from_bytes(data[1:5], "big"))
+        assert codec.decode(data) == MESSAGE
 
     asyncio.run(main())
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from refold.client import Client
 from refold.log import Entry, Topic, open_log
 from refold_schemas.codec import Codec
 from refold_schemas.codec.resolving import read, write
@@ -325,9 +326,15 @@ def test_commands_under_new_ids_wait_for_a_registry_that_refuses_stalls_and_fail
         proxy.refuse()
         proxy.listen()
         until(lambda: statuses() == ["cancelled"] * len(names), "all are decided, in their order")
-    for name in names:
-        lines = refold(registry, "history", name, "--log", url)["records"]
-        told = [one["event"] for one in lines]
+
+    async def histories() -> dict[str, list[str]]:
+        async with Client(url, registry_url=registry) as client:
+            return {
+                name: [type(one.event).__name__ async for one in client.history(name)]
+                for name in names
+            }
+
+    for told in asyncio.run(histories()).values():
         assert "CommandRejected" not in told
         assert told.index("RunStarted") < told.index("RunCancelRequested")
     shown = refold(registry, "namespace", "show", "--log", url)
