@@ -3,6 +3,7 @@ in memory does. The schemas that it keeps are those of the package, under ids of
 """
 
 import asyncio
+from collections.abc import Iterable
 
 from refold_schemas.codec import Codec
 from refold_schemas.errors import SchemaUnavailable, UnknownSchemaId
@@ -30,6 +31,8 @@ class Kept:
 
 class ScriptedRegistry:
     """The port, as one process has it: what it has learnt stays known."""
+
+    asks = True
 
     def __init__(self, kept: Kept) -> None:
         self._kept = kept
@@ -59,3 +62,7 @@ class ScriptedRegistry:
         if schema_id not in self._kept.schemas:
             raise UnknownSchemaId("the registry has no schema of that id", schema_id=schema_id)
         self._known[schema_id] = self._kept.schemas[schema_id]
+
+    async def ready(self, names: Iterable[str]) -> None: ...
+
+    async def recheck(self) -> None: ...

@@ -8,7 +8,7 @@ from refold_projections.fold.orders import Orders, ParkedCommand
 from refold_projections.fold.position import Position, Verdict, judge
 from refold_projections.fold.state import Parked, RunState, Stamp
 from refold_schemas.codec import KIND_REPORT, Codec, RecordHeader
-from refold_schemas.errors import HeaderUnreadable, UndecodableRecord
+from refold_schemas.errors import HeaderUnreadable, SchemaUnavailable, UndecodableRecord
 from refold_schemas.events import (
     AttemptReported,
     CommandEmitted,
@@ -101,7 +101,11 @@ class PartitionFold:
         self._keep = keep
 
     def apply(self, record: StoredRecord) -> Applied:
-        """Fold one record. Never raises for what stands in the log."""
+        """Fold one record. Never raises for what stands in the log, but SchemaUnavailable.
+
+        Then nothing was folded: the schema has to be learnt first, and the same record comes again.
+        """
+        before = self.position
         header: RecordHeader | None = None
         if record.header is not None:
             try:
@@ -119,7 +123,12 @@ class PartitionFold:
             mark = self.marks.get(run_id)
             if mark is not None and record.offset <= mark.offset:
                 # The run's snapshot reaches beyond this record; what has to be sent is not in it.
-                if self.codec.name_of(record.value or b"") == "CommandRejected":
+                try:
+                    name = self.codec.name_of(record.value or b"", strict=True)
+                except SchemaUnavailable:
+                    self.position = before
+                    raise
+                if name == "CommandRejected":
                     self._order_of_run(record, header)
                 return Applied(verdict, run_id, None, header, None)
         event: Event | None = None
@@ -128,6 +137,9 @@ class PartitionFold:
             event = self.codec.decode(record.value or b"")
         except UndecodableRecord as error:
             problem = str(error)
+        except SchemaUnavailable:
+            self.position = before
+            raise
         if verdict is Verdict.CLAIM:
             self._claimed(event, header)
             return Applied(verdict, None, event, header, problem)
@@ -140,7 +152,7 @@ class PartitionFold:
         return Applied(verdict, run_id, event, header, problem)
 
     def apply_all(self, records: Iterable[StoredRecord]) -> None:
-        """Fold several records."""
+        """Fold several records. Raises SchemaUnavailable in front of one, as `apply`."""
         for record in records:
             self.apply(record)
 

@@ -31,6 +31,13 @@ from refold_schemas.errors.records import (
     UnknownSchemaId,
     UnknownSchemaName,
 )
+from refold_schemas.errors.registry import (
+    RegistryClientMissing,
+    RegistryRefused,
+    RegistryUnavailable,
+    RegistryUnset,
+    SchemasUnregistered,
+)
 from refold_schemas.errors.run import (
     CallRefused,
     EffectBarred,
@@ -76,13 +83,18 @@ __all__ = [
     "PartitionsRaised",
     "RefoldError",
     "RegistrationRefused",
+    "RegistryClientMissing",
+    "RegistryRefused",
+    "RegistryUnavailable",
     "RegistryUnreadable",
+    "RegistryUnset",
     "ResultUnrecordable",
     "Revalidation",
     "RunTornDown",
     "SchemaChanged",
     "SchemaMismatch",
     "SchemaUnavailable",
+    "SchemasUnregistered",
     "StepAbsent",
     "StepError",
     "StepOutsideRun",

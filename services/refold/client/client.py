@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, get_args
 from urllib.parse import parse_qs, urlsplit
 
 from refold.client.claims import ClaimSeen, claim_of
@@ -19,6 +19,7 @@ from refold.client.tail import Decision, PartitionTail, RunLife
 from refold.log import Log, Topic, open_log, partition_for
 from refold.log.routing import routing_count
 from refold.settings import LOG_DEFAULT
+from refold.settings.registry import open_registry
 from refold_projections.fold import (
     Boundary,
     Cancel,
@@ -43,7 +44,6 @@ from refold_schemas.errors.cli import (
 )
 from refold_schemas.errors.log import LogUrlInvalid
 from refold_schemas.events import CommandRejected
-from refold_schemas.registry import FileRegistry
 from refold_schemas.values import (
     check_run_id,
     decode_value,
@@ -104,7 +104,9 @@ class Client:
     `url_or_log` is a log URL, or a `Log` that the caller has opened and will close. `namespace`
     is for URLs that do not name one. `by` is who asks, as commands record it. `create` makes the
     log where it is missing. `on_progress(reading)` is told while the log is read how far that has
-    come. A client belongs to the event loop in which it was entered.
+    come. A client belongs to the event loop in which it was entered. `registry_url` is instead of
+    `REFOLD_REGISTRY_URL`: the schema registry of a log on Kafka. It is asked before the first
+    command, and when a record's schema is not known.
     """
 
     def __init__(
@@ -115,6 +117,7 @@ class Client:
         by: str | None = None,
         create: bool = False,
         on_progress: Progress | None = None,
+        registry_url: str | None = None,
     ) -> None:
         self._owns_log = isinstance(url_or_log, str)
         if isinstance(url_or_log, str):
@@ -125,7 +128,8 @@ class Client:
         self.by = by or BY_DEFAULT
         self._create = create
         self._meter = Meter(on_progress)
-        self._codec = Codec(FileRegistry())
+        self._codec = Codec(open_registry(self._log.url, registry_url))
+        self._may_write = False
         self._tails: dict[int, PartitionTail] = {}
         self._states: dict[int, StateReader] = {}
         self._outboxes: dict[int, Outbox] = {}
@@ -464,6 +468,9 @@ class Client:
         loop = asyncio.get_running_loop()
         begun = loop.time()
         partition = self.partition_of(command.run_id)
+        if not self._may_write:
+            await self._codec.ready(*get_args(Command))
+            self._may_write = True
         outbox = self._outboxes.get(partition)
         if outbox is None:
             outbox = self._outboxes[partition] = Outbox(self._log, self._codec, partition)

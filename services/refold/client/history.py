@@ -3,10 +3,11 @@
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
+from refold.engine.learning import decode
 from refold.log import Log, Record, Topic
 from refold_projections.fold import Position, Verdict, judge
 from refold_schemas.codec import Codec, RecordHeader
-from refold_schemas.errors import UndecodableRecord
+from refold_schemas.errors import SchemaUnavailable, UndecodableRecord
 from refold_schemas.events import AttemptReported, CommandEmitted, CommandParked, Event
 
 READ_SIZE_MAX = 4 << 20
@@ -79,12 +80,12 @@ async def read_history(
             header = RecordHeader.read(record.header)
             position, verdict = judge(position, record.offset, header)
             if verdict is Verdict.CLAIM and claims:
-                last_claim = _history_record(codec, partition, record, header, verdict)
-            elif record.key == key or _is_about(codec, record, verdict, run_id):
+                last_claim = await _history_record(codec, partition, record, header, verdict)
+            elif record.key == key or await _is_about(codec, record, verdict, run_id):
                 if last_claim is not None and begun:
                     yield last_claim
                 last_claim, begun = None, True
-                yield _history_record(codec, partition, record, header, verdict)
+                yield await _history_record(codec, partition, record, header, verdict)
         offset = records[-1].offset + 1
 
 
@@ -101,19 +102,17 @@ async def read_elsewhere(
         for record in records:
             header = RecordHeader.read(record.header)
             position, verdict = judge(position, record.offset, header)
-            if record.key == run_id.encode() or _is_about(codec, record, verdict, run_id):
-                yield _history_record(codec, partition, record, header, verdict)
+            if record.key == run_id.encode() or await _is_about(codec, record, verdict, run_id):
+                yield await _history_record(codec, partition, record, header, verdict)
         offset = records[-1].offset + 1
 
 
-def _is_about(codec: Codec, record: Record, verdict: Verdict, run_id: str) -> bool:
+async def _is_about(codec: Codec, record: Record, verdict: Verdict, run_id: str) -> bool:
     """Whether an event of the partition is about a command for the run."""
     if record.key is not None or verdict is not Verdict.COUNTS:
         return False
-    if codec.name_of(record.value or b"") not in ("CommandParked", "CommandEmitted"):
-        return False
     try:
-        event = codec.decode(record.value or b"")
+        event = await decode(codec, record.value or b"")
     except UndecodableRecord:
         return False
     if isinstance(event, CommandEmitted):
@@ -121,15 +120,19 @@ def _is_about(codec: Codec, record: Record, verdict: Verdict, run_id: str) -> bo
     return isinstance(event, CommandParked) and event.key == run_id.encode()
 
 
-def _history_record(
+async def _history_record(
     codec: Codec, partition: int, record: Record, header: RecordHeader | None, verdict: Verdict
 ) -> HistoryRecord:
     event: Event | None = None
     problem: str | None = None
     try:
-        event = codec.decode(record.value or b"")
+        event = await decode(codec, record.value or b"")
     except UndecodableRecord as error:
         problem = error.reason
+    except SchemaUnavailable as unknown:
+        if verdict <= Verdict.REPORT:
+            raise  # history shows what counts, or says that it cannot
+        problem = unknown.message
     if header is None:
         return HistoryRecord(
             partition,

@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
+from refold.engine.learning import name_of
 from refold.engine.letters import is_whole
 from refold.engine.lookup import Lookup
 from refold.log import Log, Topic
@@ -45,9 +46,9 @@ async def read_orders(log: Log, codec: Codec, partition: int) -> AsyncIterator[O
             position, verdict = judge(position, record.offset, header)
             if verdict is not Verdict.COUNTS or header is None:
                 continue
-            if codec.name_of(record.value or b"") not in NAMES:
-                continue
             try:
+                if await name_of(codec, record.value or b"") not in NAMES:
+                    continue
                 event = codec.decode(record.value or b"")
             except UndecodableRecord:
                 continue

@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from refold.engine.learning import learn
 from refold.log.port import Entry, Log, Record, Topic
 from refold_projections.fold import (
     Armed,
@@ -22,7 +23,7 @@ from refold_projections.fold import (
     is_idle,
 )
 from refold_schemas.codec import Codec, RecordHeader
-from refold_schemas.errors import HeaderUnreadable, UndecodableRecord
+from refold_schemas.errors import HeaderUnreadable, SchemaUnavailable, UndecodableRecord
 from refold_schemas.snapshots import Checkpoint, ParkedKept, RunSnapshot, RunSnapshotPart
 
 READ_BYTES = 1 << 20
@@ -240,16 +241,14 @@ class _Stored:
         self._claims: dict[bytes, bytes] = {}
 
     def add(self, run_id: str, label: str, key: bytes, value: bytes | None) -> None:
+        """Take one record in. After SchemaUnavailable the same one may be given again."""
         if value is None:
             self._deleted(run_id, label, key)
             return
-        if run_id:
-            self.kept.stands(run_id, label)
         try:
             stored = self._codec.decode(value)
         except UndecodableRecord:  # of another version, or damaged
-            if run_id:
-                self.unreadable.add(key)
+            self.cannot_read(run_id, label, key)
             return
         if isinstance(stored, Checkpoint):
             self.checkpoints[key] = stored
@@ -257,6 +256,14 @@ class _Stored:
             self._part(run_id, label, key, stored)
         elif isinstance(stored, RunSnapshot):
             self._snapshot(run_id, value, stored)
+        if run_id:
+            self.kept.stands(run_id, label)
+
+    def cannot_read(self, run_id: str, label: str, key: bytes) -> None:
+        """Note a record that nobody can read: it stands, and may have been needed."""
+        if run_id:
+            self.unreadable.add(key)
+            self.kept.stands(run_id, label)
 
     def _deleted(self, run_id: str, label: str, key: bytes) -> None:
         if run_id:
@@ -271,13 +278,13 @@ class _Stored:
         parts[part.part] = part.body
         if len(parts) < part.part_count:
             return  # if the rest never comes, its writer died: no position counts on it
-        del self._parts[name]
         value = b"".join(parts[number] for number in sorted(parts))
         try:
             snapshot = self._codec.decode(value)
         except UndecodableRecord:
             self.unreadable.add(key)
             return
+        del self._parts[name]
         if isinstance(snapshot, RunSnapshot):
             self._snapshot(run_id, value, snapshot)
 
@@ -316,7 +323,10 @@ async def load(
         for _, key, value, _, _ in records:
             run_id, _, label = (key or b"").decode("utf-8", "replace").rpartition("/")
             if not run_id or keep is None or keep(run_id):
-                stored.add(run_id, label, key or b"", value)
+                try:
+                    stored.add(run_id, label, key or b"", value)
+                except SchemaUnavailable as unknown:
+                    await _learn_and_add(stored, unknown, codec, run_id, label, key or b"", value)
         read += len(records)
         if read >= RUNS_AT_ONCE:
             read = 0
@@ -336,6 +346,30 @@ async def load(
                 _Marks(log, partition), base_of(checkpoint), stored, restored, codec, keep
             )
     return restored
+
+
+async def _learn_and_add(
+    stored: _Stored,
+    unknown: SchemaUnavailable,
+    codec: Codec,
+    run_id: str,
+    label: str,
+    key: bytes,
+    value: bytes | None,
+) -> None:
+    """Ask for the schema of a snapshot; one that nobody has is no reason to stop: the log is."""
+    while True:  # a part may complete a snapshot under another schema: two turns at most
+        try:
+            await learn(codec, unknown)
+            stored.add(run_id, label, key, value)
+            return
+        except SchemaUnavailable as still:
+            if not still.mends:
+                stored.cannot_read(run_id, label, key)
+                return
+            if still.schema_id == unknown.schema_id:
+                raise
+            unknown = still
 
 
 def _nothing(codec: Codec, kept: Kept, keep: Callable[[str], bool] | None) -> Restored:

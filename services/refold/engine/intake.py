@@ -18,7 +18,13 @@ from refold.log import batch_size, partition_for
 from refold.log.port import Entry, Record, Topic
 from refold_projections.fold import ParkedCommand, RunState, is_under_way
 from refold_schemas.commands import CancelRun, Command, ResolveStep, RetryRun, StartRun
-from refold_schemas.errors import BadRunId, RefoldError, UndecodableRecord, UnknownSchemaName
+from refold_schemas.errors import (
+    BadRunId,
+    RefoldError,
+    SchemaUnavailable,
+    UndecodableRecord,
+    UnknownSchemaName,
+)
 from refold_schemas.events import (
     CommandEmitted,
     CommandRejected,
@@ -89,6 +95,9 @@ class Intake:
         try:
             self.decide_one(record, None)
         except NotYet as error:
+            if isinstance(error, SchemaUnavailable) and not error.mends:
+                self.refuse(record, None, str(error))  # no registry is set: nobody can know it
+                return
             owner.parking.park(record, "waiting", error.message)
 
     def decide_one(self, record: Record, parked: ParkedCommand | None) -> None:

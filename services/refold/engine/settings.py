@@ -54,6 +54,8 @@ class WorkerSettings:
     again."""
     outbox_max_ms: int = 5_000
     stall_ms: int = 1_000
+    registry_ms: int = 30_000
+    """How often a worker looks whether the schema registry is there and has kept its word."""
     format_level: int = 1
     time_zone: str = ""
     """The zone of the times that people are told, an IANA name; empty: the app's."""

@@ -11,6 +11,7 @@ from refold_tools.cli.options import JsonOption, LogOption
 if TYPE_CHECKING:
     from refold.client import Client
     from refold.log import Log
+    from refold_schemas.errors import SchemaUnavailable
 
 CLOCK_SKEW_MAX_MS = 5_000
 """What a worker refuses to serve with (design, section 3.1, rule 1)."""
@@ -111,6 +112,7 @@ def doctor(log: LogOption = None, as_json: JsonOption = False) -> int:
 async def _examine(url: str) -> Examined:
     from refold.client.client import Client
     from refold.log import free_bytes, open_log
+    from refold_schemas.errors import SchemaUnavailable
     from refold_tools.cli.output import ReadingProgress
 
     log = open_log(url)
@@ -131,14 +133,21 @@ async def _examine(url: str) -> Examined:
             findings.extend(_room(free_bytes(log.url)))
             findings.extend(_of_topics(log))
             findings.extend(await _of_counts(client))
+            findings.extend(await _of_registry())
             partitions: list[Partition] = []
             last_ms = 0
             for number in range(facts.partition_count):
-                partition, newest_ms = await _partition(client, number)
+                try:
+                    partition, newest_ms = await _partition(client, number)
+                except SchemaUnavailable as unknown:
+                    findings.append(_unread(number, unknown))
+                    continue
                 partitions.append(partition)
                 last_ms = max(last_ms, newest_ms)
                 findings.extend(_of_partition(partition))
             findings.append(_clock(last_ms))
+            if len(partitions) < facts.partition_count:  # of the runs nothing would be whole
+                return Examined(tuple(findings), tuple(partitions), {}, {}, ())
             found = await client.runs()
             conflicts = await _conflicts(client)
             runs = Counter(one.status for one in found)
@@ -246,6 +255,31 @@ def _of_commands(rejected: "Counter[str]", partitions: list[Partition]) -> list[
             )
         )
     return found
+
+
+async def _of_registry() -> list[Finding]:
+    """Whether the schema registry answers, and has what this version writes; none: nothing."""
+    from refold_schemas.errors import RegistryUnavailable
+    from refold_tools.cli.schemas import subject_problems, survey
+
+    try:
+        subjects = await survey()
+    except RegistryUnavailable as error:
+        said = f"registry unreachable: {error.message}"
+        then = "see that it runs; workers go on with the schemas that they know, none can start"
+        return [Finding(WRONG, "registry", said, then)]
+    if subjects is None:
+        return []
+    problems = subject_problems(subjects)
+    if not problems:
+        return [Finding(OK, "registry", f"it answers and has all {len(subjects)} subjects")]
+    then = "`refold schemas check`, then `refold schemas register`"
+    more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
+    return [Finding(WRONG, "registry", f"{problems[0]}{more}", then)]
+
+
+def _unread(number: int, unknown: "SchemaUnavailable") -> Finding:
+    return Finding(WRONG, f"p{number}", f"it cannot be read: {unknown.message}", unknown.next)
 
 
 def _of_partition(one: Partition) -> list[Finding]:

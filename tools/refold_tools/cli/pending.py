@@ -31,6 +31,7 @@ class Refused(NamedTuple):
 
 async def waiting_for(client: "Client", run_id: str, command_next: int) -> list[Waiting]:
     """The run's commands from that offset on, in log order."""
+    from refold.engine.learning import decode
     from refold.log import Topic
     from refold_schemas.commands import CancelRun, ResolveStep, RetryRun, StartRun
     from refold_schemas.errors import SchemaUnavailable, UndecodableRecord
@@ -44,7 +45,7 @@ async def waiting_for(client: "Client", run_id: str, command_next: int) -> list[
             break
         for record in records:
             try:
-                command = client.codec.decode(record.value or b"")
+                command = await decode(client.codec, record.value or b"")
             except (UndecodableRecord, SchemaUnavailable):
                 continue  # its owner will say so, or park it
             known = isinstance(command, StartRun | ResolveStep | CancelRun | RetryRun)

@@ -86,8 +86,8 @@ COMMANDS = (
     Entry("namespace", "refold_tools.cli.keeping:namespace", "Make or show a namespace of a log."),
     Entry(
         "schemas",
-        "refold_tools.cli.keeping:schemas",
-        "List, show or check the schemas of the records.",
+        "refold_tools.cli.schemas:schemas",
+        "List, show, check or register the schemas of the records.",
     ),
     Entry(
         "devstack",
