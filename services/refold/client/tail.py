@@ -237,8 +237,11 @@ class PartitionTail:
     async def _read_on(self) -> None:
         log, partition = self._log, self._partition
         offset = self.position.offset_next
-        if await log.wait(Topic.EVENTS, partition, offset, timeout_ms=WAIT_MS):
-            self._apply(await log.read(Topic.EVENTS, partition, offset, size_max=READ_SIZE_MAX))
+        # First the read: on a busy log there is something, and to wait for it costs a request more.
+        records = await log.read(Topic.EVENTS, partition, offset, size_max=READ_SIZE_MAX)
+        if not records and await log.wait(Topic.EVENTS, partition, offset, timeout_ms=WAIT_MS):
+            records = await log.read(Topic.EVENTS, partition, offset, size_max=READ_SIZE_MAX)
+        self._apply(records)
 
     def _apply(self, records: Sequence[Record]) -> None:
         position = self.position
