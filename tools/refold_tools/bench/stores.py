@@ -1,5 +1,6 @@
 """Where a measured log is kept: a SQLite file, or topics on a broker; each time a new one."""
 
+import asyncio
 import contextlib
 import itertools
 import os
@@ -7,11 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
+from refold.log import Entry, Topic, open_log
 from refold_tools.devstack import KAFKA, Ports, Stack
 
 PARTITIONS = 4
 """Of a measured namespace on Kafka. Each has its own owner, and its own batch in flight."""
 BROKER = "kafka-1"
+WARM_ROUNDS = 1_000
+"""A broker compiles its code while it runs: its first thousand appends take up to five times as
+long as those of one that has been up for a minute."""
 
 
 class Store(Protocol):
@@ -114,7 +119,9 @@ def open_store(on: str, log: str | None, folder: Path) -> Iterator[Store]:
         )
     elif on == KafkaStore.kind:
         with own_broker(folder / "stack") as stack:
-            yield KafkaStore(folder, stack.bootstrap, stack=stack)
+            store = KafkaStore(folder, stack.bootstrap, stack=stack)
+            asyncio.run(_warm(store.url("warm")))
+            yield store
     else:
         yield SqliteStore(folder)
 
@@ -124,3 +131,22 @@ def own_broker(folder: Path) -> Iterator[Stack]:
     """A broker on free ports, with its data in `folder`, that ends with this process."""
     with Stack.up(folder, ports=Ports.free(), services=(KAFKA,), tied=True) as stack:
         yield stack
+
+
+async def _warm(url: str) -> None:
+    """Append, wait and read until the broker has compiled what it needs for that."""
+    log = open_log(url)
+    await log.open(create=True)
+
+    async def rounds(partition: int) -> None:
+        offset = 0
+        for _ in range(WARM_ROUNDS):
+            waiting = asyncio.ensure_future(
+                log.wait(Topic.EVENTS, partition, offset, timeout_ms=1_000)
+            )
+            await log.append(Topic.EVENTS, partition, [Entry(b"run-1", b"x" * 300)])
+            await waiting
+            offset = (await log.read(Topic.EVENTS, partition, offset))[-1].offset + 1
+
+    await asyncio.gather(*(rounds(partition) for partition in range(PARTITIONS)))
+    await log.close()
