@@ -54,7 +54,7 @@ class SenderClosed(Exception):
     """The handle was closed while an append had no answer."""
 
 
-class _Waiting(NamedTuple):
+class Waiting(NamedTuple):
     """A batch on its way, and who waits for its answer."""
 
     place: TopicPartition
@@ -75,7 +75,7 @@ class Sender:
 
     def __init__(self, client: AIOKafkaClient, timeout_ms: int) -> None:
         self._client, self._timeout_ms = client, timeout_ms
-        self._queues: dict[int, deque[_Waiting]] = {}
+        self._queues: dict[int, deque[Waiting]] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._closed = False
 
@@ -95,22 +95,22 @@ class Sender:
         queue = self._queues.get(leader)
         if queue is None:
             queue = self._queues[leader] = deque()
-        queue.append(_Waiting(place, batch, answer))
+        queue.append(Waiting(place, batch, answer))
         if leader not in self._tasks:
             # Its first turn comes after this one of the loop: what is appended in it goes together.
             self._tasks[leader] = loop.create_task(self._drain(leader, queue))
         return await answer
 
-    async def _drain(self, leader: int, queue: deque[_Waiting]) -> None:
+    async def _drain(self, leader: int, queue: deque[Waiting]) -> None:
         try:
             while queue:
-                together = _take(queue)
+                together = take(queue)
                 if together:
                     await self._request(leader, together)
         finally:
             del self._tasks[leader]
 
-    async def _request(self, leader: int, together: dict[TopicPartition, _Waiting]) -> None:
+    async def _request(self, leader: int, together: dict[TopicPartition, Waiting]) -> None:
         topics: dict[str, list[tuple[int, bytes]]] = {}
         for place, waiting in together.items():
             topics.setdefault(place.topic, []).append((place.partition, waiting.batch))
@@ -141,10 +141,10 @@ class Sender:
             queue.clear()
 
 
-def _take(queue: deque[_Waiting]) -> dict[TopicPartition, _Waiting]:
+def take(queue: deque[Waiting]) -> dict[TopicPartition, Waiting]:
     """The oldest batch of each partition, up to a request's size; none that nobody waits for."""
-    together: dict[TopicPartition, _Waiting] = {}
-    left: list[_Waiting] = []
+    together: dict[TopicPartition, Waiting] = {}
+    left: list[Waiting] = []
     size = 0
     while queue and size < REQUEST_SIZE:
         waiting = queue.popleft()
