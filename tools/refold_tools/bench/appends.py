@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-from refold.log import Entry, Topic
+from refold.log import Entry, Topic, open_log
 from refold_tools.bench.machine import percentile
 from refold_tools.bench.stores import Store
 
@@ -18,16 +18,16 @@ def appends(store: Store, *, times: int = 300) -> dict[str, float | int]:
 
 
 async def _appends(url: str, times: int) -> dict[str, float | int]:
+    log = open_log(url)  # it says which extra is missing, if one is
+    await log.open(create=True)
+
     from aiokafka import AIOKafkaProducer
 
-    from refold.log.kafka import KafkaLog
     from refold.log.kafka_access import access_from_settings
     from refold.log.kafka_topics import topic_name
     from refold.log.kafka_url import parse_url
 
     place = parse_url(url)
-    log = KafkaLog(url)
-    await log.open(create=True)
     producer = AIOKafkaProducer(
         **access_from_settings().of_aiokafka(place.servers),
         transactional_id=place.namespace,
