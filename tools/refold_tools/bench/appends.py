@@ -24,7 +24,7 @@ async def _appends(url: str, times: int) -> dict[str, float | int]:
     from aiokafka import AIOKafkaProducer
 
     from refold.log.kafka_access import access_from_settings
-    from refold.log.kafka_topics import topic_name
+    from refold.log.kafka_settings import topic_name
     from refold.log.kafka_url import parse_url
 
     place = parse_url(url)
