@@ -241,12 +241,14 @@ class PartitionTail:
     async def _read_on(self) -> None:
         log, partition = self._log, self._partition
         offset = self.position.offset_next
-        if await log.wait(Topic.EVENTS, partition, offset, timeout_ms=WAIT_MS):
+        # First the read: on a busy log there is something, and to wait for it costs a request more.
+        records = await log.read(Topic.EVENTS, partition, offset, size_max=READ_SIZE_MAX)
+        if not records and await log.wait(Topic.EVENTS, partition, offset, timeout_ms=WAIT_MS):
             records = await log.read(Topic.EVENTS, partition, offset, size_max=READ_SIZE_MAX)
-            try:
-                self._apply(records)
-            except SchemaUnavailable as unknown:  # it may be what somebody waits for
-                await learn(self._codec, unknown)
+        try:
+            self._apply(records)
+        except SchemaUnavailable as unknown:  # it may be what somebody waits for
+            await learn(self._codec, unknown)
 
     def _apply(self, records: Sequence[Record]) -> None:
         """Raises SchemaUnavailable in front of a record: the next read begins with it."""
