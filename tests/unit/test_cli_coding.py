@@ -384,12 +384,14 @@ def test_a_setting_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch)
         load_settings()
 
 
-def test_a_setting_that_nothing_would_use_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_is_named_by_a_url_of_postgres(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "REFOLD_DATABASE_URL"
     monkeypatch.setenv(name, " ")
-    load_settings()
+    assert load_settings().database_url is None
+    monkeypatch.setenv(name, "postgresql://refold@127.0.0.1:5432/refold")  # as the devstack says it
+    assert load_settings().database_url == "postgresql://refold@127.0.0.1:5432/refold"
     monkeypatch.setenv(name, "http://127.0.0.1:8081")
-    with pytest.raises(SettingInvalid, match=rf"{name} cannot be used: this version of refold"):
+    with pytest.raises(SettingInvalid, match=rf"{name} cannot be used: it is no URL of a Postgres"):
         load_settings()
 
 

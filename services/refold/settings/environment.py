@@ -28,7 +28,7 @@ class Settings(BaseSettings):
     registry_cafile: FilePath | None = None
     """`REFOLD_REGISTRY_CAFILE`: certificates to trust instead of the machine's own."""
     database_url: str | None = None
-    """`REFOLD_DATABASE_URL`: refused, since this version has no projections in a database."""
+    """`REFOLD_DATABASE_URL`: `postgresql://…`, for projections; this version has none."""
     kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     """`REFOLD_KAFKA_SECURITY_PROTOCOL`: whether a Kafka log is reached over TLS and with SASL."""
     kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
@@ -60,10 +60,10 @@ class Settings(BaseSettings):
 
     @field_validator("database_url")
     @classmethod
-    def _not_yet(cls, url: str | None) -> None:
-        # Somebody who sets one counts on it; nothing here would use it.
-        if url:
-            raise ValueError("this version of refold does not use it, so leave it unset")
+    def _database(cls, url: str | None) -> str | None:
+        if url and not url.startswith(("postgresql://", "postgres://")):
+            raise ValueError("it is no URL of a Postgres; write it like postgresql://host/name")
+        return url or None
 
     @field_validator("time_zone")
     @classmethod
