@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.protocol.produce import ProduceRequest
 from confluent_kafka import Producer
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stubs forget to export
     AdminClient,
@@ -35,7 +36,7 @@ from refold_schemas.errors import (
     RefoldError,
 )
 from support.kafka_broker import Broker, free_port
-from support.kafka_maker import CUT, MakeKafkaLog, producer_of
+from support.kafka_maker import CUT, MakeKafkaLog, client_of
 
 APPLICABLE = [check for check in CHECKS if NEEDS[check] <= MakeKafkaLog.can]
 
@@ -244,12 +245,13 @@ def test_a_batch_without_an_answer_is_not_sent_again(make: MakeKafkaLog) -> None
     async def main() -> None:
         log = make()
         await log.open(create=True)
-        client = producer_of(log).client
+        client = client_of(log)
         sent: list[object] = []
         send = client.send
 
         async def counted(node_id: int, request: object, **group: object) -> object:
-            sent.append(request)
+            if isinstance(request, ProduceRequest):
+                sent.append(request)
             return await send(node_id, request, **group)
 
         client.send = counted

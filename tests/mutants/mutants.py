@@ -11,6 +11,11 @@ ATTEMPTS = "services/refold/engine/attempts.py"
 BOOKS = "services/refold/engine/books.py"
 CALLS = "services/refold/engine/calls.py"
 DECIDE = "services/refold/engine/decide.py"
+CHECKPOINTS = "services/refold/engine/checkpoints.py"
+INTAKE = "services/refold/engine/intake.py"
+PARKING = "services/refold/engine/parking.py"
+SENDING = "services/refold/engine/sending.py"
+FOREIGN = "tests/simulation/test_commands_from_anybody.py"
 KEEPING = "services/refold/engine/keeping.py"
 OWNER = "services/refold/engine/owner.py"
 RECOVERY = "services/refold/engine/recovery.py"
@@ -331,5 +336,63 @@ MUTANTS: tuple[Mutant, ...] = (
         "start = min((base, *holds.values()), key=lambda b: b.position.offset_next)",
         "start = base",
         NamedTests(("tests/simulation/test_checkpoints.py",)),
+    ),
+    # ---- commands that wait, and commands that go on
+    _one(
+        "what_is_decided_stays_parked",
+        "3.1: a parked command is taken out in the batch of its decision",
+        INTAKE,
+        "beside = () if parked is None else (decide.unparked(parked),)",
+        "beside = ()",
+        NamedTests((FOREIGN,)),
+    ),
+    _one(
+        "later_commands_overtake_a_parked_one",
+        "3.1: later commands with the key of a parked one wait behind it",
+        INTAKE,
+        "if owner.books.orders.holds(key_of(record)):",
+        "if False:",
+        NamedTests((FOREIGN,)),
+    ),
+    _one(
+        "a_misplaced_command_is_decided_where_it_is",
+        "3: a command on the wrong partition is never executed there",
+        INTAKE,
+        "misplaced = place != owner.partition",
+        "misplaced = False",
+        Seeds(1, 8, "storm"),
+    ),
+    _one(
+        "a_missing_schema_is_believed_at_once",
+        "3.1: that the registry has no such schema is believed after a while",
+        PARKING,
+        "since_ms is None or now_ms - since_ms < limit_ms",
+        "since_ms is None or now_ms < since_ms",
+        NamedTests((FOREIGN,)),
+    ),
+    _one(
+        "a_checkpoint_forgets_what_is_parked",
+        "3.3: a checkpoint has the parked commands",
+        CHECKPOINTS,
+        "parked=tuple(ParkedKept(*one) for one in orders.parked),",
+        "parked=(),",
+        Seeds(1, 24, "storm"),
+    ),
+    _one(
+        "a_checkpoint_forgets_what_is_not_sent",
+        "3.3: a checkpoint has the outbox's published mark",
+        CHECKPOINTS,
+        "outbox=tuple(offset for offset in orders.outbox if offset >= orders.published_to),",
+        "outbox=(),",
+        Seeds(1, 24, "storm"),
+    ),
+    _one(
+        "a_message_without_an_answer_counts_as_sent",
+        "3.2: what is in the outbox is sent until the log says that it has it",
+        SENDING,
+        "            await self._append(place, [entry for _, entry in messages])\n",
+        "            from contextlib import suppress\n\n            with suppress(Exception):\n"
+        "                await self._append(place, [entry for _, entry in messages])\n",
+        NamedTests((FOREIGN,)),
     ),
 )

@@ -72,11 +72,11 @@ class MakeKafkaLog(MakeLog):
             return await self._answered(None if way == NONE else -1, log, topic, partition, entries)
         if way == FROZEN:
             return await self._frozen(log, topic, partition, entries)
-        client = producer_of(log).client
+        client = client_of(log)
         send = client.send
 
         async def broken(node_id: int, request: object, **group: object) -> object:
-            connection = await client._get_conn(node_id)
+            connection = await client._get_conn(node_id, **group)
             if way == REFUSED:
                 connection.close()
             answer = asyncio.ensure_future(send(node_id, request, **group))
@@ -114,23 +114,20 @@ class MakeKafkaLog(MakeLog):
         entries: Sequence[Entry],
     ) -> Ack:
         """The batch is stored, and the client says what one with idempotence may say."""
-        producer = producer_of(log)
-        send_batch = producer.send_batch
+        sender = log._sender
+        assert sender is not None
+        send = sender.send
 
-        async def told(*arguments: Any, **named: Any) -> Any:
-            metadata = await (await send_batch(*arguments, **named))
-            answer = asyncio.get_running_loop().create_future()
-            answer.set_result(None if offset is None else metadata._replace(offset=offset))
-            return answer
+        async def told(place: TopicPartition, batch: bytes) -> Ack:
+            return (await send(place, batch))._replace(offset=offset)
 
-        producer.send_batch = told
+        sender.send = told  # type: ignore[method-assign]
         try:
             return await log.append(topic, partition, entries)
         finally:
-            producer.send_batch = send_batch
+            sender.send = send  # type: ignore[method-assign]
 
 
-def producer_of(log: KafkaLog) -> Any:
-    """The producer behind a handle."""
-    assert log._sender is not None
-    return log._sender.producer
+def client_of(log: KafkaLog) -> Any:
+    """The client behind a handle."""
+    return log._client

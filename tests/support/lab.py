@@ -29,11 +29,17 @@ class Lab:
     made: ClassVar[list["Lab"]] = []
 
     def __init__(
-        self, *, settings: WorkerSettings | None = None, seed: int = 1, partition_count: int = 1
+        self,
+        *,
+        settings: WorkerSettings | None = None,
+        seed: int = 1,
+        partition_count: int = 1,
+        codec: Codec = CODEC,
     ) -> None:
+        """`codec` is that of the lab's own reader and of workers that are given no other."""
         Lab.made.append(self)
         self.settings = settings or WorkerSettings()
-        self.codec = CODEC
+        self.codec = codec
         self.universe = Universe(Random(seed))
         self.broker = MemoryBroker(
             "lab",
@@ -61,7 +67,9 @@ class Lab:
     def now_ms(self) -> int:
         return EPOCH_MS + self.universe.now_us // 1000
 
-    def worker(self, app: App, *, name: str = "worker", **clock: Any) -> SimProcess:
+    def worker(
+        self, app: App, *, name: str = "worker", codec: Codec | None = None, **clock: Any
+    ) -> SimProcess:
         """Start a worker process."""
         self._lives += 1
         process = SimProcess(self.universe, f"life-{self._lives}", epoch_ms=EPOCH_MS, **clock)
@@ -78,7 +86,7 @@ class Lab:
             on_event=self.told.append,
             exit_hard=lambda code: self._exit_hard(process, code),
             watch=False,
-            codec=self.codec,
+            codec=codec or self.codec,
         )
         self.workers[process.name] = worker
 

@@ -166,7 +166,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "bad_app.py").write_text(APP)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
-    for name in ("REFOLD_LOG", "REFOLD_DEBUG", "REFOLD_TIME_ZONE"):
+    for name in ("REFOLD_LOG", "REFOLD_DEBUG", "REFOLD_TIME_ZONE", "REFOLD_REGISTRY_URL"):
         monkeypatch.delenv(name, raising=False)
     yield tmp_path
     sys.modules.pop("bad_app", None)

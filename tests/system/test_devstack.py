@@ -107,11 +107,15 @@ def test_a_killed_broker_is_noticed_and_comes_back_with_its_data(tmp_path: Path)
     assert stack.status() == ()
 
 
-def test_the_registry_speaks_the_confluent_api(tmp_path: Path) -> None:
+def test_the_registry_speaks_the_confluent_api_and_keeps_its_ids(tmp_path: Path) -> None:
     with Stack.up(tmp_path, ports=Ports.free(), services={REGISTRY}, tied=True) as stack:
         url = stack.variables["REFOLD_REGISTRY_URL"]
         schema = json.dumps({"type": "record", "name": "A", "fields": []})
         number = call(f"{url}/subjects/A/versions", {"schema": schema})["id"]
+        assert json.loads(call(f"{url}/schemas/ids/{number}")["schema"]) == json.loads(schema)
+        os.kill(stack.pid("registry"), signal.SIGKILL)
+        assert daemons.wait_until(lambda: not stack.status()[0].lives, PATIENCE_S)
+        Stack.up(tmp_path, services={REGISTRY}, tied=True)
         assert json.loads(call(f"{url}/schemas/ids/{number}")["schema"]) == json.loads(schema)
 
 

@@ -76,7 +76,7 @@ def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryBr
     (tmp_path / "acting_shop.py").write_text(SHOP)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
-    for name in ("REFOLD_LOG", "REFOLD_DEBUG", "REFOLD_TIME_ZONE"):
+    for name in ("REFOLD_LOG", "REFOLD_DEBUG", "REFOLD_TIME_ZONE", "REFOLD_REGISTRY_URL"):
         monkeypatch.delenv(name, raising=False)
     keeper = MemoryLog(URL)
     keeper.broker.recreate()

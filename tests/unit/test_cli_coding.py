@@ -20,8 +20,8 @@ from refold_schemas.registry.files import PACKAGE
 from refold_tools.cli import main
 from refold_tools.cli.hosting import STOP_WITHIN_S, snapshot
 from refold_tools.cli.inputs import read_json
-from refold_tools.cli.keeping import schema_problems
 from refold_tools.cli.plain import untagged
+from refold_tools.cli.schemas import schema_problems
 
 Capture = pytest.CaptureFixture[str]
 
@@ -313,7 +313,8 @@ def test_a_namespace_is_made_once_and_shown(capsys: Capture, tmp_path: Path) -> 
 
 def test_schemas_are_listed_and_shown(capsys: Capture) -> None:
     listed = answered(capsys, "schemas", "list")["schemas"]
-    assert {"id", "name", "version", "sha256", "rabin"} == set(listed[0])
+    assert {"id", "name", "version", "sha256", "rabin", "registry_id"} == set(listed[0])
+    assert listed[0]["registry_id"] is None, "no registry is set"
     assert (len(listed[0]["sha256"]), len(listed[0]["rabin"])) == (64, 16)
     names = [one["name"] for one in listed]
     assert "refold.events.StepIntended" in names
@@ -383,14 +384,14 @@ def test_a_setting_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch)
         load_settings()
 
 
-@pytest.mark.parametrize("name", ["REFOLD_REGISTRY_URL", "REFOLD_DATABASE_URL"])
-def test_a_setting_that_nothing_would_use_is_refused(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_database_is_named_by_a_url_of_postgres(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "REFOLD_DATABASE_URL"
     monkeypatch.setenv(name, " ")
-    load_settings()
+    assert load_settings().database_url is None
+    monkeypatch.setenv(name, "postgresql://refold@127.0.0.1:5432/refold")  # as the devstack says it
+    assert load_settings().database_url == "postgresql://refold@127.0.0.1:5432/refold"
     monkeypatch.setenv(name, "http://127.0.0.1:8081")
-    with pytest.raises(SettingInvalid, match=rf"{name} cannot be used: this version of refold"):
+    with pytest.raises(SettingInvalid, match=rf"{name} cannot be used: it is no URL of a Postgres"):
         load_settings()
 
 

@@ -50,7 +50,10 @@ def writer(broker: MemoryBroker) -> Writer:
 
 @pytest.fixture(autouse=True)
 def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("REFOLD_LOG", "REFOLD_TIME_ZONE", "REFOLD_DEBUG", "NO_COLOR"):
+    for name in (
+        *("REFOLD_LOG", "REFOLD_TIME_ZONE", "REFOLD_DEBUG", "NO_COLOR"),
+        "REFOLD_REGISTRY_URL",
+    ):
         monkeypatch.delenv(name, raising=False)
 
 

@@ -15,7 +15,7 @@ from refold_schemas.codec.bounds import DEPTH_MAX, Broken, check
 from refold_schemas.codec.classes import CLASSES
 from refold_schemas.codec.quick import quick_reader
 from refold_schemas.codec.resolving import read
-from refold_schemas.errors import UndecodableRecord, UnknownSchemaId
+from refold_schemas.errors import SchemaUnavailable, UndecodableRecord, UnknownSchemaId
 from refold_schemas.events import StepCompleted, TimerFired
 from refold_schemas.registry import BadSchema, FileRegistry
 from refold_schemas.registry.avro import parse
@@ -34,7 +34,7 @@ def decoded(data: bytes) -> Any:
     """The message, or None where it is refused; anything else that is raised fails the test."""
     try:
         return CODEC.decode(data)
-    except UndecodableRecord:
+    except (UndecodableRecord, SchemaUnavailable):  # another id: of a registry that is not set
         return None
 
 
@@ -239,11 +239,21 @@ def test_names_are_found_in_the_namespace_they_were_defined_in() -> None:
 
 
 def test_an_unknown_schema_id_is_an_error_of_its_own_that_names_it() -> None:
-    data = b"\0" + (987_654).to_bytes(4, "big") + b"\0" * 20
+    data = b"\0" + (2_000_987_654).to_bytes(4, "big") + b"\0" * 20
     with pytest.raises(UnknownSchemaId) as caught:
         CODEC.decode(data)
+    assert caught.value.schema_id == 2_000_987_654
+    assert "2000987654" in str(caught.value)
+    assert CODEC.name_of(data) is None
+
+
+def test_an_id_of_a_schema_registry_is_unknown_and_no_verdict_on_the_record() -> None:
+    data = b"\0" + (987_654).to_bytes(4, "big") + b"\0" * 20
+    with pytest.raises(SchemaUnavailable, match="set REFOLD_REGISTRY_URL") as caught:
+        CODEC.decode(data)
     assert caught.value.schema_id == 987_654
-    assert "987654" in str(caught.value)
+    assert not caught.value.mends
+    assert not isinstance(caught.value, UndecodableRecord)
     assert CODEC.name_of(data) is None
 
 

@@ -68,8 +68,8 @@ def test_without_a_version_the_newest_is_meant(copied: Path) -> None:
 def test_an_unknown_id_name_or_version_is_said_as_such() -> None:
     registry = FileRegistry()
     with pytest.raises(UnknownSchemaId) as caught:
-        registry.schema(5)
-    assert caught.value.schema_id == 5
+        registry.schema(2_000_000_005)
+    assert caught.value.schema_id == 2_000_000_005
     for name, version in [("refold.events.Nothing", None), ("refold.events.TimerFired", 99)]:
         with pytest.raises(UnknownSchemaName) as unknown:
             registry.id_of(name, version)

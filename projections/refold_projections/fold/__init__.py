@@ -3,6 +3,7 @@
 from refold_projections.fold.boundary import FOR_A_PERSON, Boundary, boundary, is_under_way
 from refold_projections.fold.evidence import conflicts
 from refold_projections.fold.evolve import evolve
+from refold_projections.fold.orders import Orders, OrdersKept, ParkedCommand
 from refold_projections.fold.packed import Armed, RunStates, is_idle, snapshot_pieces
 from refold_projections.fold.partition import Applied, Facts, Mark, PartitionFold, stamp_of
 from refold_projections.fold.position import NO_CLAIM, Position, Verdict, judge
@@ -50,8 +51,11 @@ __all__ = [
     "Ended",
     "Facts",
     "Mark",
+    "Orders",
+    "OrdersKept",
     "Outcome",
     "Parked",
+    "ParkedCommand",
     "PartitionFold",
     "Position",
     "RunState",

@@ -1,15 +1,19 @@
 """The fold of one partition: claim rule, runs, what a claim needs to know. Every reader uses it."""
 
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import NamedTuple, Protocol
 
 from refold_projections.fold.evolve import evolve
+from refold_projections.fold.orders import Orders, ParkedCommand
 from refold_projections.fold.position import Position, Verdict, judge
 from refold_projections.fold.state import Parked, RunState, Stamp
 from refold_schemas.codec import KIND_REPORT, Codec, RecordHeader
-from refold_schemas.errors import HeaderUnreadable, UndecodableRecord
+from refold_schemas.errors import HeaderUnreadable, SchemaUnavailable, UndecodableRecord
 from refold_schemas.events import (
     AttemptReported,
+    CommandEmitted,
+    CommandParked,
+    CommandRejected,
     Event,
     PartitionClaimed,
     PartitionReleased,
@@ -88,6 +92,7 @@ class PartitionFold:
         self.codec = codec
         self.position = Position()
         self.facts = Facts()
+        self.orders = Orders()
         self.runs: MutableMapping[str, RunState] = {}
         self.marks: dict[str, Mark] = {}
         self.touched: dict[str, None] = {}
@@ -96,7 +101,11 @@ class PartitionFold:
         self._keep = keep
 
     def apply(self, record: StoredRecord) -> Applied:
-        """Fold one record. Never raises for what stands in the log."""
+        """Fold one record. Never raises for what stands in the log, but SchemaUnavailable.
+
+        Then nothing was folded: the schema has to be learnt first, and the same record comes again.
+        """
+        before = self.position
         header: RecordHeader | None = None
         if record.header is not None:
             try:
@@ -113,7 +122,14 @@ class PartitionFold:
         if run_id is not None and verdict is not Verdict.CLAIM:
             mark = self.marks.get(run_id)
             if mark is not None and record.offset <= mark.offset:
-                # The run's snapshot reaches beyond this record.
+                # The run's snapshot reaches beyond this record; what has to be sent is not in it.
+                try:
+                    name = self.codec.name_of(record.value or b"", strict=True)
+                except SchemaUnavailable:
+                    self.position = before
+                    raise
+                if name == "CommandRejected":
+                    self._order_of_run(record, header)
                 return Applied(verdict, run_id, None, header, None)
         event: Event | None = None
         problem: str | None = None
@@ -121,9 +137,14 @@ class PartitionFold:
             event = self.codec.decode(record.value or b"")
         except UndecodableRecord as error:
             problem = str(error)
+        except SchemaUnavailable:
+            self.position = before
+            raise
         if verdict is Verdict.CLAIM:
             self._claimed(event, header)
             return Applied(verdict, None, event, header, problem)
+        if isinstance(event, CommandRejected | CommandParked | CommandEmitted):
+            self.orders.apply(event, record.offset, header.at_ms)
         if run_id is None:
             self._of_partition(event)
             return Applied(verdict, None, event, header, problem)
@@ -131,7 +152,7 @@ class PartitionFold:
         return Applied(verdict, run_id, event, header, problem)
 
     def apply_all(self, records: Iterable[StoredRecord]) -> None:
-        """Fold several records."""
+        """Fold several records. Raises SchemaUnavailable in front of one, as `apply`."""
         for record in records:
             self.apply(record)
 
@@ -160,6 +181,13 @@ class PartitionFold:
     def _of_partition(self, event: Event | None) -> None:
         if isinstance(event, PartitionReleased):
             self.facts = self.facts._replace(released=True)
+
+    def _order_of_run(self, record: StoredRecord, header: RecordHeader) -> None:
+        try:
+            event = self.codec.decode(record.value or b"")
+        except UndecodableRecord:
+            return
+        self.orders.apply(event, record.offset, header.at_ms)
 
     def _of_run(
         self,
@@ -190,6 +218,11 @@ class PartitionFold:
             self.touched[run_id] = None
             self.runs[run_id] = after
             self.marks[run_id] = Mark(record.offset, header.claim_id, header.n)
+
+    @property
+    def parked(self) -> Mapping[int, ParkedCommand]:
+        """Commands before `command_next` that are not decided, by their offset, rising."""
+        return self.orders.parked
 
     @property
     def claim_id(self) -> bytes:

@@ -15,12 +15,11 @@ from refold_schemas.errors import (
     SchemaMismatch,
     SchemaUnavailable,
     UndecodableRecord,
-    UnknownSchemaId,
     UnknownSchemaName,
 )
 from refold_schemas.events import Event
 from refold_schemas.events.upcasts import UPCASTS, Upcast
-from refold_schemas.registry import Registry
+from refold_schemas.registry import UNRELEASED, Registry
 from refold_schemas.registry.avro import Parsed, parse
 from refold_schemas.snapshots import Archived, Checkpoint, RunSnapshot, RunSnapshotPart
 
@@ -93,13 +92,39 @@ class Codec:
         """Ask the registry for a schema that `decode` did not know. Raises as `Registry.learn`."""
         await self._registry.learn(schema_id)
 
-    def name_of(self, data: bytes) -> str | None:
-        """Return the short record name by the frame's id alone; None if it is unknown."""
+    async def ready(self, *kinds: type) -> None:
+        """Return once messages of these classes, or of all, can be encoded without asking.
+
+        Raises as `Registry.ready`. Whatever was encoded before has the ids of the files.
+        """
+        await self._registry.ready(
+            [name for cls, name in self._names.items() if not kinds or cls in kinds]
+        )
+        self._writers.clear()
+
+    @property
+    def asks(self) -> bool:
+        """Whether there is a registry outside that may be asked."""
+        return self._registry.asks
+
+    async def recheck(self) -> None:
+        """Ask again for one of the schemas that are known. Raises as `Registry.recheck`."""
+        await self._registry.recheck()
+
+    def name_of(self, data: bytes, *, strict: bool = False) -> str | None:
+        """Return the short record name by the frame's id alone; None if it is unknown.
+
+        With `strict` raises SchemaUnavailable where the registry has to be asked first.
+        """
         if len(data) < FRAME_SIZE or data[0] != FRAME_MAGIC:
             return None
         try:
             name, _ = self._registry.name_version(int.from_bytes(data[1:FRAME_SIZE], "big"))
-        except (UnknownSchemaId, SchemaUnavailable):
+        except UndecodableRecord:  # an unknown id is one
+            return None
+        except SchemaUnavailable:
+            if strict:
+                raise
             return None
         return name.rpartition(".")[2]
 
@@ -121,11 +146,17 @@ class Codec:
 
     def _reader(self, schema_id: int) -> Callable[[bytes], Any]:
         name, version = self._registry.name_version(schema_id)
-        newest_id = self._registry.id_of(name)
         if name not in self._classes:
             raise UndecodableRecord(f"{name} is no message", schema_id=schema_id)
-        quick = quick_reader(parse(self._registry.schema(newest_id)), self._classes)
-        hops = tuple(self._hops(name, version, self._registry.name_version(newest_id)[1]))
+        newest_id = self._registry.id_of(name)
+        newest = self._registry.name_version(newest_id)[1]
+        ours = parse(self._registry.schema(newest_id))
+        quick = quick_reader(ours, self._classes)
+        if version == UNRELEASED:  # a newer writer's, or somebody else's: as far as Avro resolves
+            theirs = parse(self._registry.schema(schema_id))
+            hops: tuple[_Hop, ...] = (_Hop(theirs, ours, None, ours, version, newest),)
+        else:
+            hops = tuple(self._hops(name, version, newest))
 
         def read_checked(data: bytes) -> Any:
             body = data[FRAME_SIZE:]
@@ -153,7 +184,7 @@ class Codec:
                 pass
             return read_checked(data)
 
-        return read if newest_id == schema_id else read_checked
+        return read if version == newest else read_checked
 
     def _hops(self, name: str, version: int, newest: int) -> Iterator["_Hop"]:
         def schema(number: int) -> Parsed:

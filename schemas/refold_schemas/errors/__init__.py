@@ -32,6 +32,13 @@ from refold_schemas.errors.records import (
     UnknownSchemaId,
     UnknownSchemaName,
 )
+from refold_schemas.errors.registry import (
+    RegistryClientMissing,
+    RegistryRefused,
+    RegistryUnavailable,
+    RegistryUnset,
+    SchemasUnregistered,
+)
 from refold_schemas.errors.run import (
     CallRefused,
     EffectBarred,
@@ -78,13 +85,18 @@ __all__ = [
     "PartitionsRaised",
     "RefoldError",
     "RegistrationRefused",
+    "RegistryClientMissing",
+    "RegistryRefused",
+    "RegistryUnavailable",
     "RegistryUnreadable",
+    "RegistryUnset",
     "ResultUnrecordable",
     "Revalidation",
     "RunTornDown",
     "SchemaChanged",
     "SchemaMismatch",
     "SchemaUnavailable",
+    "SchemasUnregistered",
     "StepAbsent",
     "StepError",
     "StepOutsideRun",

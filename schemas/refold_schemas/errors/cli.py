@@ -330,6 +330,54 @@ class RunInterrupted(RefoldError):
         )
 
 
+class CommandGone(RefoldError):
+    """A rejected command is to be published again, and nobody has its bytes any more."""
+
+    code: ClassVar[str] = "R527"
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, partition: int, offset: int) -> None:
+        self.partition, self.offset = partition, offset
+        super().__init__(
+            f"the command at offset {offset} of partition {partition} is not in the log any more, "
+            "and no whole copy of it is left",
+            kept="its rejection, with the beginning of its bytes; nothing was published",
+            next="let whoever sent it send it again",
+        )
+
+
+class CommandHopeless(RefoldError):
+    """A rejected command is to be published again, and it would surely be rejected again."""
+
+    code: ClassVar[str] = "R528"
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, partition: int, offset: int, reason: str) -> None:
+        self.partition, self.offset, self.reason = partition, offset, reason
+        super().__init__(
+            f"the command at offset {offset} of partition {partition} would be refused again: "
+            f"{reason}",
+            kept="its rejection; nothing was published",
+            next="correct what the reason names and send a new command",
+        )
+
+
+class CommandNotRejected(RefoldError):
+    """There is no rejected command at this place."""
+
+    code: ClassVar[str] = "R529"
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, partition: int, offset: int, known: str) -> None:
+        """`known` is what stands there instead."""
+        self.partition, self.offset = partition, offset
+        super().__init__(
+            f"no command at offset {offset} of partition {partition} was rejected: {known}",
+            kept="everything; nothing was published",
+            next="`refold commands rejected` lists them with partition and offset",
+        )
+
+
 SAID_MAX = 500
 """Characters of an unexpected exception's message that are shown."""
 

@@ -111,16 +111,36 @@ class SchemaChanged(RefoldError):
     code: ClassVar[str] = "R207"
     exit_code: ClassVar[int] = 4
 
-    def __init__(self, name: str, version: int, *, schema_id: int, pinned: str, found: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        version: int,
+        *,
+        schema_id: int,
+        pinned: str,
+        found: str,
+        registry: str | None = None,
+    ) -> None:
+        """`registry`: the URL of the one outside, where the id is not one of the package's own."""
         self.name, self.version, self.schema_id = name, version, schema_id
-        self.pinned, self.found = pinned, found
-        super().__init__(
-            f"schema id {schema_id}, {name} version {version}, has changed: it was released with "
-            f"fingerprint {pinned}, what is there has {found}",
-            kept="the log; no record was read or written under the changed schema",
-            next="put the released schema back (install refold again); a new shape is a new "
-            "version with an id of its own",
-        )
+        self.pinned, self.found, self.registry = pinned, found, registry
+        kept = "the log; no record was read or written under the changed schema"
+        if registry is None:
+            super().__init__(
+                f"schema id {schema_id}, {name} version {version}, has changed: it was released "
+                f"with fingerprint {pinned}, what is there has {found}",
+                kept=kept,
+                next="put the released schema back (install refold again); a new shape is a new "
+                "version with an id of its own",
+            )
+        else:
+            super().__init__(
+                f"schema id {schema_id}, known as {name}, has changed in the schema registry at "
+                f"{registry}: its fingerprint was {pinned}, what is there has {found}",
+                kept=kept,
+                next="bring back the registry that this namespace was written with; an id never "
+                "names another schema",
+            )
 
 
 class SchemaUnavailable(RefoldError):
@@ -132,12 +152,15 @@ class SchemaUnavailable(RefoldError):
     code: ClassVar[str] = "R208"
     exit_code: ClassVar[int] = 4
 
-    def __init__(self, schema_id: int, reason: str) -> None:
-        self.schema_id, self.reason = schema_id, reason
+    def __init__(self, schema_id: int, reason: str, *, mends: bool = True) -> None:
+        """`mends`: whether waiting may help; not where the registry was asked, or none is set."""
+        self.schema_id, self.reason, self.mends = schema_id, reason, mends
         super().__init__(
             f"the schema of id {schema_id} is not known here: {reason}",
             kept="the record, unchanged in the log; it waits and was not judged",
-            next="see that the schema registry answers; whatever waits goes on by itself then",
+            next="see that the schema registry answers; whatever waits goes on by itself then"
+            if mends
+            else "set REFOLD_REGISTRY_URL to the registry that its writer used",
         )
 
 

@@ -2,6 +2,8 @@
 
 from refold_schemas.events.types import (
     AttemptReported,
+    CommandEmitted,
+    CommandParked,
     CommandRejected,
     CursorAdvanced,
     Event,
@@ -31,6 +33,8 @@ from refold_schemas.events.types import (
 
 __all__ = [
     "AttemptReported",
+    "CommandEmitted",
+    "CommandParked",
     "CommandRejected",
     "CursorAdvanced",
     "Event",

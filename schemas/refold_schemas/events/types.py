@@ -54,6 +54,39 @@ class CommandRejected:
     raw: bytes | None
 
 
+@frozen
+class CommandParked:
+    """A command cannot be decided yet: it waits in `ns.commands`, and the position goes on.
+
+    `state`: waiting (for its schema), behind (an earlier one with the same key), unknown (the
+    registry said for the first time that it has no such schema), decided (it is parked no more; the
+    decision stands in the same batch).
+    `key` is the record's key, None where that names no run. `schema_id` is 0 where the frame has
+    none.
+    """
+
+    command_offset: int
+    key: bytes | None
+    schema_id: int
+    state: str
+    detail: str
+
+
+@frozen
+class CommandEmitted:
+    """A command has to go to the partition of its run: the owner appends `raw` there, unchanged.
+
+    It may be appended more than once; the same `command_id` is applied once.
+    """
+
+    command_id: str
+    command_type: str
+    run_id: str
+    command_offset: int
+    partition: int
+    raw: bytes
+
+
 # ---- of a run
 
 
@@ -288,7 +321,7 @@ class RunCancelled:
     reason: str
 
 
-PartitionEvent = PartitionClaimed | PartitionReleased
+PartitionEvent = PartitionClaimed | PartitionReleased | CommandParked | CommandEmitted
 RunEvent = (
     RunStarted
     | PlanDeclared

@@ -11,8 +11,13 @@ from typing import Any
 Record = dict[str, Any]
 Upcast = Callable[[Record], Record]
 
-UPCASTS: Mapping[tuple[str, int], Upcast] = {}
-"""`(full record name, version) -> step to version + 1`, events, commands and snapshots alike.
 
-Empty: every released shape is at version 1.
-"""
+def checkpoint_v1_to_v2(record: Record) -> Record:
+    """v2 adds what is parked or still to be sent: v1 parked nothing and sent nothing out."""
+    return {**record, "published_to": record["offset_next"], "outbox": [], "parked": []}
+
+
+UPCASTS: Mapping[tuple[str, int], Upcast] = {
+    ("refold.snapshots.Checkpoint", 1): checkpoint_v1_to_v2,
+}
+"""`(full record name, version) -> step to version + 1`, events, commands and snapshots alike."""

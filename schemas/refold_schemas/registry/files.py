@@ -1,12 +1,14 @@
 """The embedded registry: the .avsc files of this package under checked-in ids, read when needed."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from refold_schemas.errors import (
     RegistryUnreadable,
     SchemaChanged,
+    SchemaUnavailable,
     UnknownSchemaId,
     UnknownSchemaName,
 )
@@ -15,6 +17,20 @@ from refold_schemas.registry.port import Schema
 
 PACKAGE = Path(__file__).resolve().parent.parent
 IDS_FILE = "registry/ids.json"
+
+
+ID_MIN = 2_000_000_001
+"""The lowest id of the files. Below it lie those of schema registries, which count from 1."""
+NO_REGISTRY = "it is an id of a schema registry, and none is set"
+
+
+def is_outer(schema_id: int) -> bool:
+    """Whether the id is one that a schema registry gave out.
+
+    >>> is_outer(11), is_outer(ID_MIN)
+    (True, False)
+    """
+    return schema_id < ID_MIN
 
 
 class Pinned(NamedTuple):
@@ -35,6 +51,8 @@ class FileRegistry:
     >>> registry.name_version(registry.id_of("refold.events.StepCompleted", 1))
     ('refold.events.StepCompleted', 1)
     """
+
+    asks = False
 
     def __init__(self, root: Path = PACKAGE) -> None:
         self._root = root
@@ -66,13 +84,30 @@ class FileRegistry:
         try:
             return self._names[schema_id]
         except KeyError:
+            if is_outer(schema_id):
+                raise SchemaUnavailable(schema_id, NO_REGISTRY, mends=False) from None
             raise UnknownSchemaId(
                 "this version of refold knows no schema of that id", schema_id=schema_id
             ) from None
 
     async def learn(self, schema_id: int) -> None:
         """Nothing more is ever learnt of files: raises UnknownSchemaId where they hold none."""
+        if is_outer(schema_id):
+            raise UnknownSchemaId(NO_REGISTRY, schema_id=schema_id)
         self.name_version(schema_id)
+
+    async def ready(self, names: Iterable[str]) -> None:
+        """What is in the files can be written at any time."""
+
+    async def recheck(self) -> None:
+        """Each file is checked when it is read."""
+
+    def version_of(self, name: str, fingerprint: str) -> int | None:
+        """Return the version of a record type that was released with this fingerprint, if any."""
+        versions = self._loaded().get(name, {})
+        return next(
+            (v for v, pinned in versions.items() if pinned.fingerprint == fingerprint), None
+        )
 
     def fingerprint(self, schema_id: int) -> str:
         """Return the fingerprint that an id was released with: SHA-256 in hexadecimal."""

@@ -157,12 +157,24 @@ class RunSnapshotPart:
 
 
 @frozen
+class ParkedKept:
+    """A command that waits in `ns.commands`. `unknown_ms`: since when its schema is missing."""
+
+    offset: int
+    key: bytes | None
+    schema_id: int
+    since_ms: int
+    unknown_ms: int | None
+
+
+@frozen
 class Checkpoint:
     """A partition's durable position. Key: `/claim_id.N`, the claim id in hexadecimal.
 
     `last_*` name the last record read, verified at the start. `redo_offset`: the smallest offset
     not yet covered by its run's snapshot; a position that is held back to it has it as
-    `offset_next`.
+    `offset_next`. What had to be sent and stands before `published_to` was sent; `outbox` are
+    offsets before `offset_next` that were not.
     """
 
     partition: int
@@ -186,6 +198,9 @@ class Checkpoint:
     released: bool
     unclean_total: int
     unclean_row: int
+    published_to: int
+    outbox: tuple[int, ...]
+    parked: tuple[ParkedKept, ...]
 
 
 @frozen

@@ -31,8 +31,11 @@ class BlockingClient:
         namespace: str | None = None,
         by: str | None = None,
         create: bool = False,
+        registry_url: str | None = None,
     ) -> None:
-        self._client = Client(url_or_log, namespace=namespace, by=by, create=create)
+        self._client = Client(
+            url_or_log, namespace=namespace, by=by, create=create, registry_url=registry_url
+        )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 

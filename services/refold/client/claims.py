@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from refold.client.reading import Meter
 from refold.client.states import StateReader
+from refold.engine.learning import decode
 from refold.log import Log, Topic
 from refold_projections.fold import NO_CLAIM, PartitionFold
 from refold_schemas.codec import KIND_CLAIM, Codec, RecordHeader
@@ -57,7 +58,7 @@ async def _latest(
                 header = RecordHeader.read(record.header)
                 if header and header.kind == KIND_CLAIM and header.claim_id == claim_id:
                     try:
-                        claimed = codec.decode(record.value or b"")
+                        claimed = await decode(codec, record.value or b"")
                     except UndecodableRecord:
                         return None
                     return claimed if isinstance(claimed, PartitionClaimed) else None

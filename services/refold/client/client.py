@@ -7,11 +7,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, get_args
 from urllib.parse import parse_qs, urlsplit
 
 from refold.client.claims import ClaimSeen, claim_of
-from refold.client.history import HistoryRecord, read_history
+from refold.client.history import HistoryRecord, read_elsewhere, read_history
+from refold.client.orders import OrderRecord, read_orders
 from refold.client.outbox import Outbox
 from refold.client.reading import Meter, Progress, metered
 from refold.client.states import StateReader, claim_as_seen
@@ -19,7 +20,16 @@ from refold.client.tail import Decision, PartitionTail, RunLife
 from refold.log import Log, Topic, open_log, partition_for
 from refold.log.routing import routing_count
 from refold.settings import LOG_DEFAULT
-from refold_projections.fold import Boundary, Cancel, Ended, PartitionFold, RunState, boundary
+from refold.settings.registry import open_registry
+from refold_projections.fold import (
+    Boundary,
+    Cancel,
+    Ended,
+    ParkedCommand,
+    PartitionFold,
+    RunState,
+    boundary,
+)
 from refold_schemas.codec import Codec
 from refold_schemas.commands import CancelRun, Command, ResolveStep, RetryRun, StartRun
 from refold_schemas.errors.cli import (
@@ -35,7 +45,6 @@ from refold_schemas.errors.cli import (
 )
 from refold_schemas.errors.log import LogUrlInvalid, OffsetOutOfRange
 from refold_schemas.events import CommandRejected
-from refold_schemas.registry import FileRegistry
 from refold_schemas.values import (
     check_run_id,
     decode_value,
@@ -74,6 +83,7 @@ class BoundaryAt:
     `owner_lives` is None where nobody can say. `by_this_claim`: the run's last record is of that
     claim, so its owner has looked at the run with the code that it has. `command_next` is the
     offset of the first command that is not decided there; `commands_waiting` counts from it on.
+    `commands_parked` are those before it that have the run's key and wait for their schema.
     `archived`: the files that hold records of the run which the log holds no more.
     """
 
@@ -87,6 +97,7 @@ class BoundaryAt:
     by_this_claim: bool
     command_next: int
     commands_waiting: int
+    commands_parked: tuple[ParkedCommand, ...] = ()
     archived: tuple[str, ...] = ()
 
 
@@ -96,7 +107,9 @@ class Client:
     `url_or_log` is a log URL, or a `Log` that the caller has opened and will close. `namespace`
     is for URLs that do not name one. `by` is who asks, as commands record it. `create` makes the
     log where it is missing. `on_progress(reading)` is told while the log is read how far that has
-    come. A client belongs to the event loop in which it was entered.
+    come. A client belongs to the event loop in which it was entered. `registry_url` is instead of
+    `REFOLD_REGISTRY_URL`: the schema registry of a log on Kafka. It is asked before the first
+    command, and when a record's schema is not known.
     """
 
     def __init__(
@@ -107,6 +120,7 @@ class Client:
         by: str | None = None,
         create: bool = False,
         on_progress: Progress | None = None,
+        registry_url: str | None = None,
     ) -> None:
         self._owns_log = isinstance(url_or_log, str)
         if isinstance(url_or_log, str):
@@ -117,7 +131,8 @@ class Client:
         self.by = by or BY_DEFAULT
         self._create = create
         self._meter = Meter(on_progress)
-        self._codec = Codec(FileRegistry())
+        self._codec = Codec(open_registry(self._log.url, registry_url))
+        self._may_write = False
         self._tails: dict[int, PartitionTail] = {}
         self._states: dict[int, StateReader] = {}
         self._outboxes: dict[int, Outbox] = {}
@@ -315,6 +330,7 @@ class Client:
             fold.marks[run_id].claim_id == fold.claim_id,
             fold.position.command_next,
             max(0, command_end - fold.position.command_next),
+            tuple(one for one in fold.parked.values() if one.key == run_id.encode()),
             await self.archived(run_id),
         )
 
@@ -377,6 +393,22 @@ class Client:
     def routed(self) -> int:
         """Over how many partitions runs are routed; the topics may have more."""
         return self._routed
+
+    async def history_elsewhere(self, run_id: str) -> AsyncIterator[HistoryRecord]:
+        """What other partitions say of the run: commands for it that were found there.
+
+        It reads all of them.
+        """
+        home = self.partition_of(run_id)
+        for partition in range(self._log.facts.partition_count):
+            if partition != home:
+                async for record in read_elsewhere(self._log, self._codec, partition, run_id):
+                    yield record
+
+    async def orders(self, partition: int) -> AsyncIterator[OrderRecord]:
+        """Commands of a partition that were rejected, parked or sent on, in log order."""
+        async for record in read_orders(self._log, self._codec, partition):
+            yield record
 
     def partition_of(self, run_id: str) -> int:
         """The partition in which the run lives, or would. Raises ClientClosed."""
@@ -446,6 +478,9 @@ class Client:
         loop = asyncio.get_running_loop()
         begun = loop.time()
         partition = self.partition_of(command.run_id)
+        if not self._may_write:
+            await self._codec.ready(*get_args(Command))
+            self._may_write = True
         outbox = self._outboxes.get(partition)
         if outbox is None:
             outbox = self._outboxes[partition] = Outbox(self._log, self._codec, partition)

@@ -4,12 +4,12 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from refold.engine import checkpoints
+from refold.engine.learning import decode
 from refold.log import Log, Record, Topic
 from refold_projections.fold import Position, Verdict, judge
 from refold_schemas.codec import Codec, RecordHeader
-from refold_schemas.errors import OffsetOutOfRange, UndecodableRecord
-from refold_schemas.events import AttemptReported, Event
-from refold_schemas.snapshots import Checkpoint
+from refold_schemas.errors import OffsetOutOfRange, SchemaUnavailable, UndecodableRecord
+from refold_schemas.events import AttemptReported, CommandEmitted, CommandParked, Event
 
 READ_SIZE_MAX = 4 << 20
 
@@ -69,13 +69,11 @@ async def read_history(
     Raises OffsetOutOfRange where something else has trimmed it: what counts nobody could say.
 
     With `claims` also each claim after the run's first record, just before the next record of the
-    run: so one sees where its owner changed.
+    run: so one sees where its owner changed. Commands with the run's key that were parked are told.
     """
     key = run_id.encode()
-    position = Position()
     offset, end = await log.bounds(Topic.EVENTS, partition)
-    if offset > 0:
-        position = await _position_at(log, codec, partition, offset, end)
+    position = await position_at(log, codec, partition, offset, end)
     last_claim: HistoryRecord | None = None
     begun = False
     while offset < end:
@@ -86,35 +84,78 @@ async def read_history(
             header = RecordHeader.read(record.header)
             position, verdict = judge(position, record.offset, header)
             if verdict is Verdict.CLAIM and claims:
-                last_claim = _history_record(codec, partition, record, header, verdict)
-            elif record.key == key:
+                last_claim = await _history_record(codec, partition, record, header, verdict)
+            elif record.key == key or await _is_about(codec, record, verdict, run_id):
                 if last_claim is not None and begun:
                     yield last_claim
                 last_claim, begun = None, True
-                yield _history_record(codec, partition, record, header, verdict)
+                yield await _history_record(codec, partition, record, header, verdict)
         offset = records[-1].offset + 1
 
 
-async def _position_at(log: Log, codec: Codec, partition: int, start: int, end: int) -> Position:
+async def position_at(log: Log, codec: Codec, partition: int, start: int, end: int) -> Position:
+    """Where a reader stands that begins at the log's start. Raises OffsetOutOfRange.
+
+    That is where something else than an archive has trimmed it: what counts nobody could say.
+    """
+    if start == 0:
+        return Position()
     archives = await checkpoints.archives_of(log, partition, codec)
-    archived = archives.ending_at(start)
-    checkpoint = None if archived is None else codec.decode(archived.position)
-    if not isinstance(checkpoint, Checkpoint):
+    base = await checkpoints.base_behind(archives, codec, start)
+    if base is None:
         raise OffsetOutOfRange(
             topic=Topic.EVENTS.value, partition=partition, offset=0, start=start, end=end
         )
-    return checkpoints.base_of(checkpoint).position
+    return base.position
 
 
-def _history_record(
+async def read_elsewhere(
+    log: Log, codec: Codec, partition: int, run_id: str
+) -> AsyncIterator[HistoryRecord]:
+    """What a partition that is not the run's says of it: commands that were found there.
+
+    Raises OffsetOutOfRange as `read_history`.
+    """
+    offset, end = await log.bounds(Topic.EVENTS, partition)
+    position = await position_at(log, codec, partition, offset, end)
+    while offset < end:
+        records = await log.read(Topic.EVENTS, partition, offset, size_max=READ_SIZE_MAX)
+        if not records:
+            return
+        for record in records:
+            header = RecordHeader.read(record.header)
+            position, verdict = judge(position, record.offset, header)
+            if record.key == run_id.encode() or await _is_about(codec, record, verdict, run_id):
+                yield await _history_record(codec, partition, record, header, verdict)
+        offset = records[-1].offset + 1
+
+
+async def _is_about(codec: Codec, record: Record, verdict: Verdict, run_id: str) -> bool:
+    """Whether an event of the partition is about a command for the run."""
+    if record.key is not None or verdict is not Verdict.COUNTS:
+        return False
+    try:
+        event = await decode(codec, record.value or b"")
+    except UndecodableRecord:
+        return False
+    if isinstance(event, CommandEmitted):
+        return event.run_id == run_id
+    return isinstance(event, CommandParked) and event.key == run_id.encode()
+
+
+async def _history_record(
     codec: Codec, partition: int, record: Record, header: RecordHeader | None, verdict: Verdict
 ) -> HistoryRecord:
     event: Event | None = None
     problem: str | None = None
     try:
-        event = codec.decode(record.value or b"")
+        event = await decode(codec, record.value or b"")
     except UndecodableRecord as error:
         problem = error.reason
+    except SchemaUnavailable as unknown:
+        if verdict <= Verdict.REPORT:
+            raise  # history shows what counts, or says that it cannot
+        problem = unknown.message
     if header is None:
         return HistoryRecord(
             partition,

@@ -7,6 +7,7 @@ from contextlib import suppress
 from refold.client.reading import Meter, metered
 from refold.engine import checkpoints
 from refold.engine.archives import Archives
+from refold.engine.learning import fold_all
 from refold.log import Log, Topic
 from refold_projections.fold import NO_CLAIM, PartitionFold, RunState
 from refold_schemas.codec import Codec
@@ -99,7 +100,7 @@ class StateReader:
             )
             if not records:
                 break  # the rest are holes
-            fold.apply_all(records)
+            await fold_all(fold, records)
             offset = fold.position.offset_next
             await asyncio.sleep(0)  # folding is work: let others of this loop have their turn
         self._meter.done()

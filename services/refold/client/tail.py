@@ -12,10 +12,11 @@ from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from refold.engine import checkpoints
+from refold.engine.learning import learn
 from refold.log import Log, Record, Topic
 from refold_projections.fold import Cancel, Ended, Position, Verdict, judge
 from refold_schemas.codec import Codec, RecordHeader
-from refold_schemas.errors import RefoldError, UndecodableRecord
+from refold_schemas.errors import RefoldError, SchemaUnavailable, UndecodableRecord
 from refold_schemas.errors.cli import ClientClosed
 from refold_schemas.errors.log import (
     LogClosed,
@@ -220,7 +221,10 @@ class PartitionTail:
             except FINAL as error:
                 self._fail(error)
                 return
-            except LogUnavailable as error:
+            except (LogUnavailable, SchemaUnavailable) as error:
+                if isinstance(error, SchemaUnavailable) and not error.mends:
+                    self._fail(error)
+                    return
                 now = loop.time()
                 failing_since = now if failing_since is None else failing_since
                 if (now - failing_since) * 1000 >= OUTAGE_MS:
@@ -234,29 +238,42 @@ class PartitionTail:
     async def _read_on(self) -> None:
         log, partition = self._log, self._partition
         offset = self.position.offset_next
-        if await log.wait(Topic.EVENTS, partition, offset, timeout_ms=WAIT_MS):
-            self._apply(await log.read(Topic.EVENTS, partition, offset, size_max=READ_SIZE_MAX))
+        # First the read: on a busy log there is something, and to wait for it costs a request more.
+        records = await log.read(Topic.EVENTS, partition, offset, size_max=READ_SIZE_MAX)
+        if not records and await log.wait(Topic.EVENTS, partition, offset, timeout_ms=WAIT_MS):
+            records = await log.read(Topic.EVENTS, partition, offset, size_max=READ_SIZE_MAX)
+        try:
+            self._apply(records)
+        except SchemaUnavailable as unknown:  # it may be what somebody waits for
+            await learn(self._codec, unknown)
 
     def _apply(self, records: Sequence[Record]) -> None:
+        """Raises SchemaUnavailable in front of a record: the next read begins with it."""
         position = self.position
-        for record in records:
-            header = RecordHeader.read(record.header)
-            position, verdict = judge(position, record.offset, header)
-            if verdict is Verdict.COUNTS and header is not None:
-                kind = self._kind(record.value)
-                if kind is not None:
-                    self._tell(kind, record, header)
-            if self._touches and verdict <= Verdict.REPORT:
-                self._touch(record, verdict)
-        self.position = position
+        try:
+            for record in records:
+                header = RecordHeader.read(record.header)
+                after, verdict = judge(position, record.offset, header)
+                if verdict is Verdict.COUNTS and header is not None:
+                    kind = self._kind(record.value)
+                    if kind is not None:
+                        self._tell(kind, record, header)
+                if self._touches and verdict <= Verdict.REPORT:
+                    self._touch(record, verdict)
+                position = after
+        finally:
+            self.position = position
 
     def _kind(self, value: bytes | None) -> type | None:
-        """The class of a body that somebody may wait for, by its schema id; None for any other."""
+        """The class of a body that somebody may wait for, by its schema id; None for any other.
+
+        Raises SchemaUnavailable while somebody waits and the id is not known yet.
+        """
         frame = (value or b"")[:5]
         try:
             return self._names[frame]
         except KeyError:
-            name = self._codec.name_of(value or b"")
+            name = self._codec.name_of(value or b"", strict=True)
             kinds = {kind.__name__: kind for kind in (*DECISIONS, *ENDS)}
             kind = None if name is None else kinds.get(name)
             if len(self._names) < 1024:  # hostile frames must not fill the memory

@@ -26,11 +26,19 @@ class Archives:
         self._stored: dict[str, bytes] = {}
 
     def add(self, label: str, value: bytes | None) -> None:
-        """A record with the key `/label`; None deletes it."""
+        """A record with the key `/label`; None deletes it.
+
+        Raises SchemaUnavailable, before it is taken in: later nobody asks.
+        """
         if value is None:
             self._stored.pop(label, None)
         else:
+            self._codec.name_of(value, strict=True)
             self._stored[label] = value
+
+    def cannot_read(self, label: str) -> None:
+        """A record stands there that nobody can read."""
+        self._stored[label] = b""
 
     def before(self, start: int) -> list[Archived]:
         """The files that are needed now that the log begins at `start`, in the log's order."""
@@ -42,8 +50,15 @@ class Archives:
         value = self._stored.get(f"{LABEL}{start}")
         return None if value is None else self._read(value)
 
-    def runs_before(self, start: int) -> set[str]:
-        """Every run of which a record stood before `start`, where the log begins now."""
+    def runs_before(self, start: int) -> set[str] | None:
+        """Every run of which a record stood before `start`, where the log begins now.
+
+        None where a record about a file before it cannot be read: nobody knows which they are.
+        """
+        for label, value in self._stored.items():
+            end = label.removeprefix(LABEL)
+            if end.isdecimal() and int(end) <= start and self._read(value) is None:
+                return None
         return {run_id for one in self.before(start) for run_id in one.runs}
 
     def _all(self) -> Iterator[Archived]:

@@ -15,6 +15,7 @@ from refold.log.port import Entry, Record
 from refold.log.sizes import BATCH_OVERHEAD, RECORD_OVERHEAD
 from refold_projections.fold import (
     Mark,
+    Orders,
     PartitionFold,
     RunState,
     RunStates,
@@ -24,8 +25,16 @@ from refold_projections.fold import (
 )
 from refold_schemas.codec import HEADER_SIZE, KIND_EVENT, ClaimHeaders, Codec, RecordHeader
 from refold_schemas.errors import UndecodableRecord
-from refold_schemas.events import AttemptReported, TimerScheduled
+from refold_schemas.events import (
+    AttemptReported,
+    CommandEmitted,
+    CommandParked,
+    CommandRejected,
+    PartitionEvent,
+    TimerScheduled,
+)
 
+ORDERS = (CommandRejected, CommandParked, CommandEmitted)
 _tuple = tuple.__new__
 """Makes a NamedTuple without the Python function that its own call goes through."""
 
@@ -78,6 +87,10 @@ class Books:
         self.states = states
         """Tentative: all queued events included. Of a run with nothing queued: durable too."""
         self.marks: dict[str, Mark] = fold.marks
+        self.orders = Orders(fold.orders.kept())
+        """Tentative: what is parked, all queued events included. Its outbox is empty of those."""
+        self.orders_durable = fold.orders
+        self.on_outbox: Callable[[], None] = lambda: None
         self.dirty: dict[str, None] = dict(fold.touched)
         """Runs that changed durably since their last snapshot."""
         self.tail: Tail | None = None
@@ -116,10 +129,12 @@ class Books:
         at_ms: int | None = None,
         command_next: int | None = None,
         then: Callable[[], None] | None = None,
+        beside: Sequence[PartitionEvent] = (),
     ) -> None:
         """Queue one decision and fold it into the tentative state; `then` runs when it is durable.
 
-        `run_id` None is a partition event. Raises DecisionTooLarge with nothing changed.
+        `run_id` None is a partition event; `beside` are others of the same decision, before the
+        run's. Raises DecisionTooLarge with nothing changed.
         """
         tail = self.tail
         if tail is None or tail.ended is not None:
@@ -128,12 +143,17 @@ class Books:
             at_ms = self.now_ms()
         key = None if run_id is None else run_id.encode()
         n = first = self._n_next
-        n_last = n + len(events) - 1
+        n_last = n + len(beside) + len(events) - 1
         around = HEADER_SIZE + (len(key) if key else 0)
         size = BATCH_OVERHEAD
         encode, headers, unclean = self.codec.encode, self._headers, self.facts.unclean_total
         entries: list[Entry] = []
         stamps: list[Stamp] = []
+        for event in beside:
+            value = encode(event)
+            entries.append(Entry(None, value, headers.pack(n, at_ms, self.command_next)))
+            size += RECORD_OVERHEAD + len(value) + HEADER_SIZE
+            n += 1
         for event in events:
             value = encode(event)
             told = command_next if command_next is not None and n == n_last else self.command_next
@@ -150,17 +170,17 @@ class Books:
         if command_next is not None:
             self.command_next = command_next
         self.event_count += n - first
+        orders: list[tuple[int, Any]] = []
+        if beside or run_id is None or (events and type(events[0]) is CommandRejected):
+            orders = self._orders_of((*beside, *events), at_ms)
         if run_id is None:
-            tail.put(
-                Decision(
-                    entries,
-                    size,
-                    n - 1,
-                    at_ms,
-                    self.command_next,
-                    lambda _: then() if then else None,
-                )
-            )
+
+            def noted(offset: int) -> None:
+                self._note_orders(orders, offset, at_ms)
+                if then is not None:
+                    then()
+
+            tail.put(Decision(entries, size, n - 1, at_ms, self.command_next, noted))
             return
         state = self.states.get(run_id)
         unacked = self._unacked.get(run_id)
@@ -178,6 +198,8 @@ class Books:
         unacked.waiting = waiting
 
         def acked(offset: int) -> None:
+            if orders:
+                self._note_orders(orders, offset, at_ms)
             if state is not None:
                 mark = (offset + n_last - first, self.claim_id, n_last)
                 self.marks[run_id] = _tuple(Mark, mark)
@@ -204,6 +226,21 @@ class Books:
             self._on_change(run_id)
         if state.event_count > self._events_max or state.byte_count > self._run_bytes_max:
             self._on_limit(run_id)
+
+    def _orders_of(self, events: Sequence[Any], at_ms: int) -> list[tuple[int, Any]]:
+        """Those events of a decision that are about commands to be parked or sent, each with its
+        place in the batch; what they park is parked tentatively."""
+        found = [(at, event) for at, event in enumerate(events) if isinstance(event, ORDERS)]
+        for _, event in found:
+            if isinstance(event, CommandParked):
+                self.orders.park(event, at_ms)
+        return found
+
+    def _note_orders(self, orders: list[tuple[int, Any]], offset: int, at_ms: int) -> None:
+        for at, event in orders:
+            self.orders_durable.apply(event, offset + at, at_ms)
+        if self.orders_durable.outbox:
+            self.on_outbox()
 
     def report(self, record: Record) -> str | None:
         """Fold an AttemptReported that stands in the log; returns the run_id if it is known."""

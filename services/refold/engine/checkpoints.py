@@ -11,12 +11,16 @@ from typing import NamedTuple
 
 from refold.engine.archives import LABEL as ARCHIVED
 from refold.engine.archives import Archives
+from refold.engine.learning import decode, learn
 from refold.engine.marks import Marks
 from refold.log.port import Entry, Log, Record, Topic
 from refold_projections.fold import (
     Armed,
     Facts,
     Mark,
+    Orders,
+    OrdersKept,
+    ParkedCommand,
     PartitionFold,
     Position,
     RunStates,
@@ -26,9 +30,11 @@ from refold_schemas.codec import Codec
 from refold_schemas.errors import (
     EventsGone,
     OffsetOutOfRange,
+    RefoldError,
+    SchemaUnavailable,
     UndecodableRecord,
 )
-from refold_schemas.snapshots import Checkpoint, RunSnapshot, RunSnapshotPart
+from refold_schemas.snapshots import Checkpoint, ParkedKept, RunSnapshot, RunSnapshotPart
 
 READ_BYTES = 1 << 20
 RUNS_AT_ONCE = 2_000
@@ -44,10 +50,11 @@ PART_BYTES = 512 * 1024
 
 
 class Base(NamedTuple):
-    """From where a fold goes on: a position, and what the claims before it say."""
+    """From where a fold goes on: a position, what the claims before it say, what is still owed."""
 
     position: Position
     facts: Facts
+    orders: OrdersKept = OrdersKept()
 
 
 class Large(NamedTuple):
@@ -62,7 +69,7 @@ class Large(NamedTuple):
 
 def checkpoint_of(partition: int, base: Base) -> Checkpoint:
     """The record of a durable position. Every run's snapshot reaches up to it or beyond."""
-    position, facts = base
+    position, facts, orders = base
     return Checkpoint(
         partition=partition,
         offset_next=position.offset_next,
@@ -85,6 +92,9 @@ def checkpoint_of(partition: int, base: Base) -> Checkpoint:
         released=facts.released,
         unclean_total=facts.unclean_total,
         unclean_row=facts.unclean_row,
+        published_to=orders.published_to,
+        outbox=tuple(offset for offset in orders.outbox if offset >= orders.published_to),
+        parked=tuple(ParkedKept(*one) for one in orders.parked),
     )
 
 
@@ -113,7 +123,12 @@ def base_of(checkpoint: Checkpoint) -> Base:
         checkpoint.unclean_total,
         checkpoint.unclean_row,
     )
-    return Base(position, facts)
+    parked = tuple(
+        ParkedCommand(one.offset, one.key, one.schema_id, one.since_ms, one.unknown_ms)
+        for one in checkpoint.parked
+    )
+    orders = OrdersKept(checkpoint.published_to, tuple(checkpoint.outbox), parked)
+    return Base(position, facts, orders)
 
 
 def entries_of(
@@ -235,25 +250,24 @@ class _Stored:
         self.archives = Archives(codec)
         self.unreadable: set[bytes] = set()
         """Keys of snapshots that cannot be read: nobody knows whether a position counts on them."""
+        self.unknown: SchemaUnavailable | None = None
+        """Why, where a record was left aside for a schema that nobody has."""
         self._codec = codec
         self._parts: dict[tuple[str, str], dict[int, bytes]] = {}
         self._claims: dict[bytes, bytes] = {}
 
     def add(self, run_id: str, label: str, key: bytes, value: bytes | None) -> None:
+        """Take one record in. After SchemaUnavailable the same one may be given again."""
         if not run_id and label.startswith(ARCHIVED):
             self.archives.add(label, value)
             return
         if value is None:
             self._deleted(run_id, label, key)
             return
-        if run_id:
-            self.kept.stands(run_id, label)
         try:
             stored = self._codec.decode(value)
         except UndecodableRecord:  # of another version, or damaged
-            if run_id:
-                self.unreadable.add(key)
-                self._replaced(run_id, label)
+            self.cannot_read(run_id, label, key)
             return
         if isinstance(stored, Checkpoint):
             self.checkpoints[key] = stored
@@ -261,6 +275,17 @@ class _Stored:
             self._part(run_id, label, key, stored)
         elif isinstance(stored, RunSnapshot):
             self._snapshot(run_id, label, value, stored)
+        if run_id:
+            self.kept.stands(run_id, label)
+
+    def cannot_read(self, run_id: str, label: str, key: bytes) -> None:
+        """Note a record that nobody can read: it stands, and may have been needed."""
+        if run_id:
+            self.unreadable.add(key)
+            self.kept.stands(run_id, label)
+            self._replaced(run_id, label)
+        elif label.startswith(ARCHIVED):
+            self.archives.cannot_read(label)
 
     def _replaced(self, run_id: str, label: str) -> None:
         """A later record of the same key stands, whether or not the cleaner was there already."""
@@ -282,13 +307,13 @@ class _Stored:
         parts[part.part] = part.body
         if len(parts) < part.part_count:
             return  # if the rest never comes, its writer died: no position counts on it
-        del self._parts[name]
         value = b"".join(parts[number] for number in sorted(parts))
         try:
             snapshot = self._codec.decode(value)
         except UndecodableRecord:
             self.unreadable.add(key)
             return
+        del self._parts[name]
         if isinstance(snapshot, RunSnapshot):
             self._snapshot(run_id, name[1], value, snapshot)
 
@@ -339,6 +364,21 @@ async def archives_of(log: Log, partition: int, codec: Codec) -> Archives:
     return (await _read_stored(log, partition, codec, lambda _: False)).archives
 
 
+async def base_behind(archives: Archives, codec: Codec, start: int) -> Base | None:
+    """Where a reader stands that has read all of an archive which ends at `start`.
+
+    None where none ends there. Raises SchemaUnavailable where its schema cannot be learnt.
+    """
+    archived = archives.ending_at(start)
+    if archived is None:
+        return None
+    try:
+        position = await decode(codec, archived.position)
+    except UndecodableRecord:
+        return None
+    return base_of(position) if isinstance(position, Checkpoint) else None
+
+
 async def _read_stored(
     log: Log, partition: int, codec: Codec, keep: Callable[[str], bool] | None
 ) -> _Stored:
@@ -348,13 +388,44 @@ async def _read_stored(
         for _, key, value, _, _ in records:
             run_id, _, label = (key or b"").decode("utf-8", "replace").rpartition("/")
             if not run_id or keep is None or keep(run_id):
-                stored.add(run_id, label, key or b"", value)
+                try:
+                    stored.add(run_id, label, key or b"", value)
+                except SchemaUnavailable as unknown:
+                    await _learn_and_add(stored, unknown, codec, run_id, label, key or b"", value)
         read += len(records)
         if read >= RUNS_AT_ONCE:
             read = 0
             await asyncio.sleep(0)
     stored.kept.checkpoints = list(stored.checkpoints)
     return stored
+
+
+async def _learn_and_add(
+    stored: _Stored,
+    unknown: SchemaUnavailable,
+    codec: Codec,
+    run_id: str,
+    label: str,
+    key: bytes,
+    value: bytes | None,
+) -> None:
+    """Ask for the schema of a snapshot; one that nobody has is left aside.
+
+    That is no reason to stop as long as the log is whole.
+    """
+    while True:  # a part may complete a snapshot under another schema: two turns at most
+        try:
+            await learn(codec, unknown)
+            stored.add(run_id, label, key, value)
+            return
+        except SchemaUnavailable as still:
+            if not still.mends:
+                stored.unknown = still
+                stored.cannot_read(run_id, label, key)
+                return
+            if still.schema_id == unknown.schema_id:
+                raise
+            unknown = still
 
 
 class _Restoring:
@@ -399,19 +470,24 @@ class _Restoring:
 
     async def _behind_the_archive(self) -> Restored:
         """The fold of what the log still holds, with the runs that it does not begin with."""
-        archived = self._stored.archives.ending_at(self._start)
-        position = None if archived is None else self._codec.decode(archived.position)
-        if not isinstance(position, Checkpoint):
-            concerned = {self._run_of(key) for key in self._stored.unreadable} | self._unended()
-            raise EventsGone(self._partition, self._gone_from(), self._start, sorted(concerned))
-        needed = self._stored.archives.runs_before(self._start)
-        restored, refused = await self._restore(base_of(position))
-        refused.update(self._run_of(key) for key in self._stored.unreadable)
-        known = restored.fold.marks
+        stored = self._stored
+        unreadable = {self._run_of(key) for key in stored.unreadable}
+        base = await base_behind(stored.archives, self._codec, self._start)
+        needed = stored.archives.runs_before(self._start)
+        if base is None or needed is None:
+            raise self._gone(unreadable | self._unended())
+        restored, _ = await self._restore(base)
+        known = restored.fold.marks.keys() - unreadable  # an older snapshot may lack what is gone
         missing = {r for r in needed if r not in known and (self._keep is None or self._keep(r))}
         if missing:
-            raise EventsGone(self._partition, self._gone_from(), self._start, sorted(missing))
+            raise self._gone(missing)
         return restored
+
+    def _gone(self, concerned: set[str]) -> RefoldError:
+        """What to stop with: events are gone, or what stands in for them is in unknown schemas."""
+        if self._stored.unknown is not None:
+            return self._stored.unknown
+        return EventsGone(self._partition, self._gone_from(), self._start, sorted(concerned))
 
     def _gone_from(self) -> int:
         """The first offset that is in the log no more and in no snapshot either, as far as known.
@@ -452,7 +528,8 @@ class _Restoring:
             if not idle:
                 restored.active.append(run_id)
         stored.kept.large = stored.large
-        fold.position, fold.facts = base
+        fold.position, fold.facts = base.position, base.facts
+        fold.orders = Orders(base.orders)
         return restored, refused
 
     def _nothing(self) -> Restored:

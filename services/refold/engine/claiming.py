@@ -12,11 +12,12 @@ from typing import NamedTuple
 from refold.engine import checkpoints
 from refold.engine.clock import Clock
 from refold.engine.ending import ClaimFenced, ClaimRefused, ClaimUnknown, LogWasCut
+from refold.engine.learning import learn_and_fold
 from refold.engine.settings import WorkerSettings
 from refold.log.port import Entry, Log, Topic
 from refold_projections.fold import PartitionFold, Position
 from refold_schemas.codec import KIND_CLAIM, KIND_EVENT, Codec, RecordHeader
-from refold_schemas.errors import OffsetOutOfRange
+from refold_schemas.errors import OffsetOutOfRange, SchemaUnavailable
 from refold_schemas.events import PartitionClaimed, PartitionReleased
 
 READ_BYTES = 4 << 20
@@ -72,7 +73,8 @@ class Claiming:
         Raises ClaimRefused before anything is written if the log's facts are not those of the last
         claim, or afterwards if a clock is wrong; ClaimUnknown or ClaimFenced if this claim does
         not own the partition; LogWasCut if a checkpoint, or what was decided, stands behind the
-        log's end; EventsGone if events are missing that nothing stands in for.
+        log's end; EventsGone if events are missing that nothing stands in for; SchemaUnavailable
+        if a record's schema is not known and cannot be learnt now.
         """
         with collections_paused():
             restored = await self._restored()
@@ -168,7 +170,10 @@ class Claiming:
             for record in records:
                 if record.offset >= stop:
                     return append_ms
-                fold.apply(record)
+                try:
+                    fold.apply(record)
+                except SchemaUnavailable as unknown:
+                    await learn_and_fold(fold, record, unknown)
                 append_ms = record.append_ms
             if not records:
                 if until is None:

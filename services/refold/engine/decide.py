@@ -6,9 +6,11 @@ Source: design, sections 3.1 (commands), 5 and 6.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from refold_projections.fold import Ended, RunState, Slot
+from refold_projections.fold import Ended, ParkedCommand, RunState, Slot
 from refold_schemas.commands import CancelRun, Command, ResolveStep, RetryRun, StartRun
 from refold_schemas.events import (
+    CommandEmitted,
+    CommandParked,
     CommandRejected,
     EvidenceConflict,
     PlanDeclared,
@@ -65,6 +67,8 @@ class StepTerms(NamedTuple):
 
 
 DETAIL_MAX = 2_000
+RAW_MAX = 1_024
+"""Bytes of a command that cannot be decoded that its rejection repeats."""
 ID_MAX = 1_000
 """Characters of a sender's texts that a rejection repeats."""
 
@@ -77,6 +81,28 @@ def rejected(command: Command, offset: int, reason: str, detail: str) -> Events:
     name = type(command).__name__
     told = detail[:DETAIL_MAX]
     return (CommandRejected(command.command_id[:ID_MAX], name, offset, reason, told, None),)
+
+
+def undecodable(offset: int, detail: str, data: bytes) -> CommandRejected:
+    """The decision of a command that cannot be read, with the beginning of its bytes."""
+    return CommandRejected("", "", offset, "undecodable", detail[:DETAIL_MAX], data[:RAW_MAX])
+
+
+def parked(offset: int, key: bytes | None, schema_id: int, state: str, why: str) -> CommandParked:
+    """A command waits; `state` as the event lists them."""
+    return CommandParked(offset, key, schema_id, state, why[:DETAIL_MAX])
+
+
+def unparked(command: ParkedCommand) -> CommandParked:
+    """It is decided: this stands in the same batch as the decision."""
+    why = "it was parked, and is decided now"
+    return CommandParked(command.offset, command.key, command.schema_id, "decided", why)
+
+
+def emitted(command: Command, offset: int, partition: int, data: bytes) -> CommandEmitted:
+    """A command that is to be sent to the partition of its run."""
+    command_id, kind = command.command_id[:ID_MAX], type(command).__name__
+    return CommandEmitted(command_id, kind, command.run_id, offset, partition, data)
 
 
 def start_run(

@@ -1,8 +1,12 @@
-"""Takes the commands of a partition, strictly in offset order: each yields exactly one decision."""
+"""Takes the commands of a partition, strictly in offset order: each yields exactly one decision.
+
+One that cannot be read yet is parked, and decided later by the same rules (`parking`); one that
+belongs elsewhere is sent on (`sending`).
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -10,19 +14,38 @@ from refold.app.definitions import StepDef
 from refold.engine import decide
 from refold.engine.books import DecisionTooLarge
 from refold.engine.decide import Offer
-from refold.log import partition_for
-from refold.log.port import Record, Topic
-from refold_projections.fold import RunState, is_under_way
+from refold.log import batch_size, partition_for
+from refold.log.port import Entry, Record, Topic
+from refold_projections.fold import ParkedCommand, RunState, is_under_way
 from refold_schemas.commands import CancelRun, Command, ResolveStep, RetryRun, StartRun
-from refold_schemas.errors import OffsetOutOfRange, RefoldError, UndecodableRecord
-from refold_schemas.events import CommandRejected, RunResumed, RunStarted, StepResolved
+from refold_schemas.errors import (
+    BadRunId,
+    OffsetOutOfRange,
+    RefoldError,
+    SchemaUnavailable,
+    UndecodableRecord,
+    UnknownSchemaName,
+)
+from refold_schemas.events import (
+    CommandEmitted,
+    CommandRejected,
+    RunResumed,
+    RunStarted,
+    StepResolved,
+)
+from refold_schemas.registry import BadSchema
 from refold_schemas.values import check_run_id, decode_value_as, encode_value, values_differ
 
 if TYPE_CHECKING:
     from refold.engine.owner import PartitionOwner
 
-RAW_MAX = 1_024
 WHY_MAX = 10_000
+KEY_MAX = 800
+"""Bytes of the longest run id: a longer key names no run."""
+NEVER = (UndecodableRecord, BadRunId, UnknownSchemaName, BadSchema)
+"""Errors that say that no waiting makes the command readable."""
+NotYet = RefoldError
+"""Any other: the schemas are not at hand. It says nothing of the command."""
 RETRY_S = 0.5
 WAIT_MS = 1_000
 
@@ -61,6 +84,7 @@ class Intake:
                 continue
             for record in records:
                 await owner.room()
+                await owner.parking.room()
                 if owner.ended or owner.draining:
                     return
                 self.take(record)
@@ -78,62 +102,128 @@ class Intake:
         )
 
     def take(self, record: Record) -> None:
-        """Decide one command and queue it; the last event carries the command position."""
+        """Decide one command, or park it; either way the position goes on."""
         owner = self.owner
         self.taken += 1
-        run_id: str | None = None
+        if owner.books.orders.holds(key_of(record)):
+            owner.parking.park(record, "behind", "an earlier command with its key is parked")
+            return
         try:
-            command = owner.codec.decode(record.value or b"")
+            self.decide_one(record, None)
+        except NotYet as error:
+            if isinstance(error, SchemaUnavailable) and not error.mends:
+                self.refuse(record, None, str(error))  # no registry is set: nobody can know it
+                return
+            owner.parking.park(record, "waiting", error.message)
+
+    def decide_one(self, record: Record, parked: ParkedCommand | None) -> None:
+        """Decide a command and queue that; the last event carries the command position.
+
+        `parked` is it if it was. Raises one of `NotYet` where it cannot be read yet, and then does
+        nothing.
+        """
+        owner = self.owner
+        offset, data = record.offset, record.value or b""
+        try:
+            command = owner.codec.decode(data)
             if not isinstance(command, StartRun | ResolveStep | CancelRun | RetryRun):
                 raise UndecodableRecord(f"{type(command).__name__} is no command")
             run_id = self._run_id(command)
-            misplaced = partition_for(run_id, owner.routed) != owner.partition
-        except RefoldError as error:
-            raw = (record.value or b"")[:RAW_MAX]
-            told = str(error)[: decide.DETAIL_MAX]
-            rejection = CommandRejected("", "", record.offset, "undecodable", told, raw)
-            told = f"command at offset {record.offset}: {error}"
-            owner.books.commit(
-                None,
-                (rejection,),
-                command_next=record.offset + 1,
-                then=partial(owner.tell, "rejected", None, told),
-            )
+        except NEVER as error:
+            self.refuse(record, parked, str(error))
             return
+        place = partition_for(run_id, owner.routed)
+        misplaced = place != owner.partition
         if misplaced:
+            if self._forward(command, record, parked, place):
+                return
             detail = (
-                f"run {run_id} does not belong to partition {owner.partition}: "
-                "send commands keyed by run_id under murmur2"
+                f"run {run_id} does not belong to partition {owner.partition} and it is too large "
+                f"to be sent on: send it to partition {place}, keyed by run_id under murmur2"
             )
-            events = decide.rejected(command, record.offset, "misplaced", detail)
-        elif (long := _too_long(command)) is not None:
-            events = decide.rejected(command, record.offset, "too_large", long)
+            events = decide.rejected(command, offset, "misplaced", detail)
+        elif (long := too_long(command)) is not None:
+            events = decide.rejected(command, offset, "too_large", long)
         else:
             try:
-                events = self._decide(command, record)
+                events = self._with_end(run_id, self._decide(command, record))
             except Exception as error:  # a defect, or an input whose own code raises
                 detail = f"it could not be decided: {type(error).__name__}"
-                events = decide.rejected(command, record.offset, "input_invalid", detail)
+                events = decide.rejected(command, offset, "input_invalid", detail)
         first = events[0]
         then: Callable[[], None] | None = None
         if isinstance(first, CommandRejected):
-            told = f"{first.command_type}: {first.reason}: {first.detail}"
-            then = partial(owner.tell, "rejected", run_id, told)
-        elif isinstance(first, StepResolved) and run_id is not None:
+            then = self._teller(run_id, first)
+        elif isinstance(first, StepResolved):
             then = owner.driver.then_deliver(run_id, first.slot)
-        elif isinstance(first, RunStarted) and run_id is not None:
+        elif isinstance(first, RunStarted):
             # Not before it is durable: code that kills its process must leave a run behind that
             # can be parked, or its command would be taken again for ever.
             then = partial(owner.start_new, run_id)
         try:
-            owner.books.commit(run_id, events, command_next=record.offset + 1, then=then)
+            self._commit(run_id, events, offset, parked, then)
         except DecisionTooLarge as error:
             # The same at every try: it must not keep the commands behind it waiting.
-            events = decide.rejected(command, record.offset, "too_large", str(error))
-            owner.books.commit(run_id, events, command_next=record.offset + 1)
+            events = decide.rejected(command, offset, "too_large", str(error))
+            self._commit(run_id, events, offset, parked, None)
             owner.tell("rejected", run_id, f"{type(command).__name__}: too_large: {error}")
             return
-        owner.guarded(command.run_id, self._follow_up, command, first)
+        if not misplaced:
+            owner.guarded(command.run_id, self._follow_up, command, first)
+
+    def _with_end(self, run_id: str, events: decide.Events) -> decide.Events:
+        """Where the record of a run that has ended stops, for whoever came too late."""
+        first, books = events[0], self.owner.books
+        if not isinstance(first, CommandRejected) or first.reason != "run_ended":
+            return events
+        if not books.is_durable(run_id) or run_id not in books.marks:
+            return events
+        detail = f"{first.detail}; its last record stands at offset {books.marks[run_id].offset}"
+        return (replace(first, detail=detail[: decide.DETAIL_MAX]),)
+
+    def refuse(self, record: Record, parked: ParkedCommand | None, why: str) -> None:
+        """The one decision of a command that nobody can read."""
+        rejection = decide.undecodable(record.offset, why, record.value or b"")
+        told = f"command at offset {record.offset}: {why}"
+        then = partial(self.owner.tell, "rejected", None, told)
+        self._commit(None, (rejection,), record.offset, parked, then)
+
+    def _commit(
+        self,
+        run_id: str | None,
+        events: decide.Events | tuple[CommandEmitted],
+        offset: int,
+        parked: ParkedCommand | None,
+        then: Callable[[], None] | None,
+    ) -> None:
+        # One that was parked is behind the position already.
+        command_next = offset + 1 if parked is None else None
+        beside = () if parked is None else (decide.unparked(parked),)
+        self.owner.books.commit(run_id, events, command_next=command_next, then=then, beside=beside)
+
+    def _forward(
+        self, command: Command, record: Record, parked: ParkedCommand | None, place: int
+    ) -> bool:
+        """Have it sent to the partition of its run; False where that is surely impossible."""
+        owner = self.owner
+        data = record.value or b""
+        size = batch_size([Entry(command.run_id.encode(), data)])
+        if size > owner.log.facts.batch_size_max:
+            return False
+        event = decide.emitted(command, record.offset, place, data)
+        told = f"{event.command_type} at offset {record.offset} is sent to partition {place}"
+        then = partial(owner.tell, "forwarded", command.run_id, told)
+        try:
+            self._commit(None, (event,), record.offset, parked, then)
+        except DecisionTooLarge:
+            return False
+        return True
+
+    def _teller(self, run_id: str, event: CommandRejected) -> Callable[[], None] | None:
+        if event.reason == "duplicate":  # nothing is lost, and nobody has to do anything
+            return None
+        told = f"{event.command_type}: {event.reason}: {event.detail}"
+        return partial(self.owner.tell, "rejected", run_id, told)
 
     @staticmethod
     def _run_id(command: Command) -> str:
@@ -237,7 +327,7 @@ def _type_words(steps: Mapping[str, StepDef], name: str) -> str:
     return f" ({returns.__name__})" if isinstance(returns, type) else f" ({returns})"
 
 
-def _too_long(command: Command) -> str | None:
+def too_long(command: Command) -> str | None:
     """Which text of a command is longer than a name, a sentence or an id ever is."""
     for field in fields(command):
         text = getattr(command, field.name)
@@ -245,3 +335,9 @@ def _too_long(command: Command) -> str | None:
         if isinstance(text, str) and len(text) > limit:
             return f"its {field.name} has {len(text):,} characters, {limit:,} are allowed"
     return None
+
+
+def key_of(record: Record) -> bytes | None:
+    """The key of a command as far as it can name a run."""
+    key = record.key
+    return key if key and len(key) <= KEY_MAX else None

@@ -90,6 +90,9 @@ class Keeper:
             try:
                 await self._write(unsaved, label, tried, large)
                 start = min((base, *holds.values()), key=lambda b: b.position.offset_next)
+                # What has left since then has left: a position that is held back says so too.
+                sent = start.orders._replace(published_to=base.orders.published_to)
+                start = start._replace(orders=sent)
                 record = self._codec.encode(checkpoint_of(self._partition, start))
                 await self._append([Entry(f"/{label}".encode(), record)])
             except BaseException:

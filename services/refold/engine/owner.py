@@ -23,7 +23,9 @@ from refold.engine.ending import ClaimEnded, ClaimReleased
 from refold.engine.intake import Intake
 from refold.engine.keeping import Keeper
 from refold.engine.log_clock import LogClock
+from refold.engine.parking import Parking
 from refold.engine.reporter import Reporter
+from refold.engine.sending import Sender
 from refold.engine.session import LogLine
 from refold.engine.settings import WorkerSettings
 from refold.engine.settling import Settling
@@ -56,7 +58,7 @@ class WorkerEvent(NamedTuple):
     A traceback is of a run that has failed; it alone is in no log.
 
     `kind`: claimed, resumed, completed, failed, traceback, cancelled, in_doubt, waiting, blocked,
-    diverged, conflict, rejected, warning, ended_claim, released, log.
+    diverged, conflict, rejected, forwarded, warning, ended_claim, released, log.
     """
 
     kind: str
@@ -112,6 +114,8 @@ class PartitionOwner:
         self.attempts = Attempts(self)
         self.settling = Settling(self)
         self.intake = Intake(self)
+        self.parking = Parking(self)
+        self.sender = Sender(self)
         self._on_event, self._on_overdue = on_event, on_overdue
         self.running = on_running
         """Name the run whose code is running, for the watchdog; None: nobody's."""
@@ -188,6 +192,7 @@ class PartitionOwner:
             log_clock=self.log_clock,
         )
         self.books.tail = self.tail
+        self.books.on_outbox = self.sender.wake
         self.keeper = Keeper(
             self.books,
             self.codec,
@@ -226,6 +231,8 @@ class PartitionOwner:
             self.books.pack_later(run_id)
         del self._restored
         self.background(self.intake.run())
+        self.background(self.parking.run())
+        self.background(self.sender.run())
         self.background(self._watch())
         self.background(self._housekeeping())
         await self._done.wait()
@@ -252,6 +259,9 @@ class PartitionOwner:
         why = f"drained but for {left} attempts in flight" if left else "drained"
         self.books.commit(None, (PartitionReleased(why),), then=self._note_released)
         await self.tail.drained()
+        # What is left of the outbox is in the checkpoint: the next owner sends it.
+        while self.sender.owes and not self.ended and self.clock.boot_ms() < deadline:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.01)
         if not self.ended:
             await self.checkpoint()
         self.tail.end(ClaimReleased(self.partition, "the worker stops"))
@@ -329,7 +339,9 @@ class PartitionOwner:
             self.warn("R016", None, f"old snapshots could not be deleted: {error}")
 
     def _stands_at(self) -> Base:
-        """The durable position, and what this claim says."""
+        """The durable position, what this claim says, and what is still owed."""
+        orders = self.books.orders_durable
+        orders.sent((), self.tail.position.offset_next)
         return Base(
             self.tail.position,
             self.books.facts._replace(
@@ -341,6 +353,7 @@ class PartitionOwner:
                 format_level=self.settings.format_level,
                 released=self._released,
             ),
+            orders.kept(),
         )
 
     async def _keep(self, entries: list[Entry]) -> None:

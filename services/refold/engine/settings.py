@@ -41,7 +41,21 @@ class WorkerSettings:
     """Unclean ends in a row after which runs start one at a time, with an intent for every step."""
     unclean_parked: int = 3
     """A run that was open at this many with no outcome between is parked."""
+    parked_max: int = 10_000
+    """Parked commands of a partition; at it no further command is taken."""
+    schema_ask_first_ms: int = 250
+    """Back-off between questions to the registry for a schema that parked commands wait for."""
+    schema_ask_max_ms: int = 10_000
+    schema_ask_timeout_ms: int = 30_000
+    schema_unknown_ms: int = 60_000
+    """A command is refused so long after the registry first said that it has no such schema."""
+    outbox_first_ms: int = 100
+    """Back-off before what has to be sent to another partition, or to the dead letters, is tried
+    again."""
+    outbox_max_ms: int = 5_000
     stall_ms: int = 1_000
+    registry_ms: int = 30_000
+    """How often a worker looks whether the schema registry is there and has kept its word."""
     format_level: int = 1
     time_zone: str = ""
     """The zone of the times that people are told, an IANA name; empty: the app's."""

@@ -15,7 +15,7 @@ from refold.engine.log_clock import LogClock
 from refold.log.port import Entry, Log, Record, Topic
 from refold_projections.fold import NO_CLAIM, Position, Verdict, judge
 from refold_schemas.codec import RecordHeader
-from refold_schemas.errors import HeaderUnreadable, RefoldError
+from refold_schemas.errors import HeaderUnreadable, RefoldError, SchemaUnavailable
 from refold_schemas.values import line_of
 
 
@@ -255,7 +255,12 @@ class Tail:
                 told = "a record of this claim stands in the log that its owner did not write"
                 raise ClaimUnknown(self.partition, told)
             if verdict is Verdict.REPORT:
-                self._on_report(record)
+                try:
+                    self._on_report(record)
+                except SchemaUnavailable as unknown:
+                    # A newer worker's words. What a fold does not know it asks for: claim anew.
+                    told = f"a report at offset {record.offset} cannot be read yet"
+                    raise ClaimUnknown(self.partition, told) from unknown
         if not progress:  # only holes are left
             self.position = self.position._replace(offset_next=end)
 

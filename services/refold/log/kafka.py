@@ -1,4 +1,4 @@
-"""The log on Kafka: one handle has a producer for its appends and a client for everything else.
+"""The log on Kafka: one handle has a client, and asks by requests.
 
 Who owns a partition is no matter of this adapter: the consumer group only suggests.
 """
@@ -10,12 +10,12 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from aiokafka import AIOKafkaProducer, errors
+from aiokafka import errors
 from aiokafka.client import AIOKafkaClient
 from aiokafka.structs import TopicPartition
 
 from refold.log.kafka_access import Access, access_from_settings, connect, told
-from refold.log.kafka_batches import NOT_STORED, REFUSED, Sender
+from refold.log.kafka_batches import NOT_STORED, REFUSED, Sender, SenderClosed, build_batch
 from refold.log.kafka_fetch import OutOfRange, Reader
 from refold.log.kafka_group import HAND_OVER_MS, SESSION_MS, Coordinator, Member
 from refold.log.kafka_owners import Owners
@@ -39,6 +39,7 @@ from refold_schemas.errors.log import (
     PartitionsRaised,
 )
 
+RETRY_PAUSE_S = 0.05
 REQUEST_TIMEOUT_MS = 30_000
 """How long one request may be without an answer; a JoinGroup waits for the other members."""
 COUNTS_LOOK_S = 5.0
@@ -217,16 +218,7 @@ class KafkaLog:
         self._reader = Reader(self._client)
         self._settings = settings
         self._coordinator = Coordinator(self._client, self._group)
-        producer = AIOKafkaProducer(
-            **settings,
-            acks="all",
-            enable_idempotence=False,
-            max_batch_size=self.facts.batch_size_max,
-            max_request_size=self.facts.batch_size_max,
-        )
-        self._sender = Sender(producer, self.facts.batch_size_max)
-        await producer.start()
-        await producer.client.set_topics(names)
+        self._sender = Sender(self._client, self._request_timeout_ms)
         self._closing = asyncio.get_running_loop().create_future()
 
     async def close(self) -> None:
@@ -270,14 +262,16 @@ class KafkaLog:
         size = check_batch(topic, partition, entries, size_max)
         sender = self._sender
         assert sender is not None, "there is a sender while the handle is open"
+        batch = build_batch(entries, size)
         try:
-            ack = await self._until_closed(
-                sender.send(place, entries, size, APPEND_TIMEOUT_MS / 1000)
-            )
+            try:
+                ack = await sender.send(place, batch)
+            except NOT_STORED:
+                ack = await self._until_closed(self._append_again(sender, place, batch))
             if ack.offset is not None and ack.offset >= 0:
                 self._read_by().acknowledged(place, ack.offset + len(entries))
             return ack
-        except LogClosed:
+        except (LogClosed, SenderClosed):
             reason = "the handle was closed"
         except (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError) as error:
             # The topic's limit was lowered meanwhile, or that of the broker is lower yet.
@@ -289,6 +283,20 @@ class KafkaLog:
         except _ERRORS as error:
             reason = told(error)
         raise AppendUnknown(topic=topic.value, partition=partition, reason=reason)
+
+    async def _append_again(self, sender: Sender, place: TopicPartition, batch: bytes) -> Ack:
+        """Append what is known not to be stored, until there is a leader, or the time is over."""
+        assert self._client is not None
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + APPEND_TIMEOUT_MS / 1000
+        while True:
+            await self._client.force_metadata_update()
+            await asyncio.sleep(RETRY_PAUSE_S)
+            try:
+                return await sender.send(place, batch)
+            except NOT_STORED:
+                if loop.time() > deadline:
+                    raise
 
     def idle_when(self, is_idle: Callable[[], bool]) -> None:
         """Nothing here holds a loop up."""

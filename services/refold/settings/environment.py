@@ -7,6 +7,7 @@ from pydantic import FilePath, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from refold.settings import LOG_DEFAULT, TIME_ZONE_DEFAULT
+from refold.settings.registry import check_registry_url
 
 
 class Settings(BaseSettings):
@@ -19,9 +20,15 @@ class Settings(BaseSettings):
     log: str = LOG_DEFAULT
     """`REFOLD_LOG`: `sqlite:///relative.db`, `sqlite:////absolute.db?ns=name`, `kafka://…`."""
     registry_url: str | None = None
-    """`REFOLD_REGISTRY_URL`: refused, since this version has only the embedded registry."""
+    """`REFOLD_REGISTRY_URL`: a schema registry with Confluent's API; unset: the embedded one."""
+    registry_username: str | None = None
+    """`REFOLD_REGISTRY_USERNAME`: instead of one in the URL."""
+    registry_password: SecretStr | None = None
+    """`REFOLD_REGISTRY_PASSWORD`: shown nowhere."""
+    registry_cafile: FilePath | None = None
+    """`REFOLD_REGISTRY_CAFILE`: certificates to trust instead of the machine's own."""
     database_url: str | None = None
-    """`REFOLD_DATABASE_URL`: refused, since this version has no projections in a database."""
+    """`REFOLD_DATABASE_URL`: `postgresql://…`, for projections; this version has none."""
     kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     """`REFOLD_KAFKA_SECURITY_PROTOCOL`: whether a Kafka log is reached over TLS and with SASL."""
     kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
@@ -44,12 +51,19 @@ class Settings(BaseSettings):
             raise ValueError(f"{url!r} is no URL; write it like sqlite:///relative.db")
         return url
 
-    @field_validator("registry_url", "database_url")
+    @field_validator("registry_url")
     @classmethod
-    def _not_yet(cls, url: str | None) -> None:
-        # Somebody who sets one counts on it; nothing here would use it.
+    def _registry(cls, url: str | None) -> str | None:
         if url:
-            raise ValueError("this version of refold does not use it, so leave it unset")
+            check_registry_url(url)
+        return url or None
+
+    @field_validator("database_url")
+    @classmethod
+    def _database(cls, url: str | None) -> str | None:
+        if url and not url.startswith(("postgresql://", "postgres://")):
+            raise ValueError("it is no URL of a Postgres; write it like postgresql://host/name")
+        return url or None
 
     @field_validator("time_zone")
     @classmethod

@@ -4,19 +4,23 @@
 at every log position. Each check says in one sentence what does not hold.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 from refold.log.memory import MemoryBroker
+from refold.log.partitions import partition_for
 from refold.log.port import Record, Topic
 from refold.testing.sim_loop import SimProcess, Universe
 from refold.testing.sim_report import Journal
 from refold.testing.sim_shadow import DONE, Fact, Shadow, ShadowRun, ShadowSlot, differences
+from refold.testing.sim_strangers import as_ours
 from refold.testing.sim_world import Call, Deed, SimVendor
 from refold_projections.fold import PartitionFold, RunState, boundary
 from refold_projections.fold.boundary import Boundary
 from refold_schemas.codec import Codec
+from refold_schemas.errors import UndecodableRecord
 
 RATE_SPREAD = 1.011
 """Two boot clocks that run 0.5 % fast and slow differ by this factor at most."""
@@ -212,21 +216,44 @@ class Watch:
 
     def _commands(self) -> None:
         for partition in self.partitions:
-            end = self.broker.bounds(Topic.COMMANDS, partition.number)[1]
+            end = partition.commands_end()
             if partition.shadow.command_next != end:
                 self.journal.violate(
                     f"partition {partition.number}: commands up to {end} were published, "
                     f"those up to {partition.shadow.command_next} are decided"
                 )
-        for command_id, sent in self.sent.items():
-            applied = [kind for kind in self.answers.get(command_id, []) if kind != "rejected"]
-            if len(applied) > 1:
-                self.journal.violate(f"{sent.kind} {command_id} was applied {len(applied)} times")
-            if len(self.answers.get(command_id, [])) != sent.published:
+            if partition.parked:
                 self.journal.violate(
-                    f"{sent.kind} {command_id} was published {sent.published} times and has "
-                    f"{len(self.answers.get(command_id, []))} decisions"
+                    f"partition {partition.number}: {sorted(partition.parked)} are parked for ever"
                 )
+        stored = self._stored()
+        for command_id, sent in self.sent.items():
+            answers = self.answers.get(command_id, [])
+            applied, on = answers.count("applied"), answers.count("sent on")
+            if applied > 1:
+                self.journal.violate(f"{sent.kind} {command_id} was applied {applied} times")
+            if stored[command_id] < sent.published + on:
+                self.journal.violate(
+                    f"{sent.kind} {command_id} was sent on {on} times and stands in the log "
+                    f"{stored[command_id]} times"
+                )
+            if len(answers) != stored[command_id]:
+                self.journal.violate(
+                    f"{sent.kind} {command_id} was published {stored[command_id]} times and has "
+                    f"{len(answers)} decisions"
+                )
+
+    def _stored(self) -> Counter[str]:
+        """How often each command stands in the log: as published, and as sent on."""
+        found: Counter[str] = Counter()
+        for partition in self.partitions:
+            for record in self.broker.records(Topic.COMMANDS, partition.number):
+                try:
+                    command = self.codec.decode(as_ours(record.value or b""))
+                except UndecodableRecord:
+                    continue
+                found[getattr(command, "command_id", "")] += 1
+        return found
 
 
 class PartitionWatch:
@@ -243,6 +270,7 @@ class PartitionWatch:
         self.scheduled: dict[tuple[str, str, int], int] = {}
         self.fired: Counter[tuple[str, str, int]] = Counter()
         self.claimed_us: dict[bytes, int] = {}
+        self.parked: set[int] = set()
 
     def look(self) -> None:
         """Read and check the records stored since the last look."""
@@ -343,13 +371,55 @@ class PartitionWatch:
         command_id = getattr(event, "command_id", None)
         if fact.kind != "event":
             return
-        if fact.command_next not in (before, before + 1):
+        if fact.command_next != self._following(before) and fact.command_next != before:
             watch.journal.violate(
                 f"offset {fact.offset}: the next command goes from {before} to {fact.command_next}"
             )
         if command_id is not None:
-            rejected = type(event).__name__ == "CommandRejected"
-            watch.answers.setdefault(command_id, []).append("rejected" if rejected else "applied")
+            name = type(event).__name__
+            kind = {"CommandRejected": "rejected", "CommandEmitted": "sent on"}.get(name, "applied")
+            watch.answers.setdefault(command_id, []).append(kind)
+        if fact.command_next > before and self._is_parked(fact):
+            self.parked.add(event.command_offset)
+
+    def _following(self, before: int) -> int:
+        """The position behind the first command from there on; offsets may have holes."""
+        commands = self.watch.broker.stream(Topic.COMMANDS, self.number)
+        at = bisect_left(commands.offsets, before)
+        return commands.offsets[at] + 1 if at < len(commands.offsets) else before + 1
+
+    def commands_end(self) -> int:
+        """The position behind the last command that stands there."""
+        offsets = self.watch.broker.stream(Topic.COMMANDS, self.number).offsets
+        return offsets[-1] + 1 if offsets else 0
+
+    @staticmethod
+    def _is_parked(fact: Fact) -> bool:
+        event = fact.event
+        if type(event).__name__ != "CommandParked":
+            return False
+        return (
+            event.state in ("waiting", "behind") and event.command_offset == fact.command_next - 1
+        )
+
+    def _check_CommandParked(self, fact: Fact) -> None:
+        event = fact.event
+        if event.command_offset not in self.parked:
+            self.watch.journal.violate(
+                f"the command at {event.command_offset} is {event.state} and was not parked"
+            )
+        if event.state == "decided":
+            self.parked.discard(event.command_offset)
+
+    def _check_CommandEmitted(self, fact: Fact) -> None:
+        event = fact.event
+        if event.partition == self.number:
+            self.watch.journal.violate(f"{event.command_id} is sent to where it is")
+
+    def _check_RunStarted(self, fact: Fact) -> None:
+        home = partition_for(fact.run_id or "", self.watch.broker.partition_count)
+        if home != self.number:
+            self.watch.journal.violate(f"{fact.run_id} was started on partition {self.number}")
 
     def _check_TimerScheduled(self, fact: Fact) -> None:
         event = fact.event

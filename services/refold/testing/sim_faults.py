@@ -54,6 +54,10 @@ COMMAND_FAULTS = (
     "command of no run",
     "cancel",
     "command unreadable",
+    "command on another partition",
+    "command of an unread schema",
+    "command of no schema",
+    "registry away",
 )
 FAULT_KINDS = (*LOG_FAULTS, *PROCESS_FAULTS, *VENDOR_FAULTS, *COMMAND_FAULTS)
 
@@ -83,6 +87,8 @@ class Profile:
     skew_ms: int = 0
     rate_ppm: int = 0
     commands_p: float = 0.2
+    strangers_p: float = 0.0
+    """The chance that a command is published as strangers do; with it there is a registry."""
 
 
 PROFILES: dict[str, Profile] = {
@@ -128,6 +134,7 @@ PROFILES: dict[str, Profile] = {
             lookup_p=0.25,
             skew_ms=1_500,
             rate_ppm=5_000,
+            strangers_p=0.3,
         ),
     )
 }

@@ -151,7 +151,7 @@ class WorkerSlot:
             entropy=entropy.randbytes,
             settings=fleet.settings,
             watch=False,
-            codec=simulation.codec,
+            codec=simulation.codec_of_a_process(),
         )
         self.running = True
         if self.lives > 1:

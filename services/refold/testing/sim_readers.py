@@ -1,10 +1,12 @@
 """All readers must agree: from the start, from a claim with run snapshots, and the owners."""
 
+import json
 from collections.abc import Coroutine
 from typing import Any
 
 from refold.engine import checkpoints
 from refold.log.memory import Faults, MemoryLog
+from refold.log.port import Topic
 from refold.testing.sim_checks import PartitionWatch, Watch, states_at
 from refold_projections.fold import PartitionFold, RunState, from_snapshot, state_hash, to_snapshot
 
@@ -44,6 +46,7 @@ class Readers:
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
         self.compared = 0
+        self._sent: dict[tuple[int, int], bool] = {}
 
     def compare_owners(self, owners: list[tuple[str, int, Any]]) -> None:
         """The durable state of each owner equals the fold of the log up to its position."""
@@ -85,8 +88,44 @@ class Readers:
                     self.watch.journal.violate(
                         f"a takeover from the position {start} ends elsewhere"
                     )
+                if dict(fold.parked) != dict(partition.fold.parked):
+                    self.watch.journal.violate(
+                        f"a takeover from the position {start} has other parked commands"
+                    )
+                forgotten = set(partition.fold.orders.outbox) - set(fold.orders.outbox)
+                lost = [offset for offset in forgotten if not self._was_sent(partition, offset)]
+                if lost:
+                    self.watch.journal.violate(
+                        f"a takeover from the position {start} forgets to send {sorted(lost)}"
+                    )
         finally:
             broker.faults = faults
+
+    def unsent(self) -> list[str]:
+        """What should have left and stands nowhere else yet."""
+        return [
+            f"partition {partition.number} has not sent its event {offset}"
+            for partition in self.watch.partitions
+            for offset in partition.fold.orders.outbox
+            if not self._was_sent(partition, offset)
+        ]
+
+    def _was_sent(self, partition: PartitionWatch, offset: int) -> bool:
+        """Whether a forwarded command, or a letter, stands where it belongs."""
+        known = self._sent.get((partition.number, offset))
+        if known:
+            return True
+        broker = self.watch.broker
+        (value,) = [r.value for r in partition.stream.records if r.offset == offset]
+        event: Any = self.watch.codec.decode(value or b"")
+        if type(event).__name__ == "CommandEmitted":
+            there = broker.records(Topic.COMMANDS, event.partition)
+            found = any((r.key, r.value) == (event.run_id.encode(), event.raw) for r in there)
+        else:
+            letters = broker.records(Topic.DEAD_LETTERS, partition.number)
+            found = any(json.loads(r.value or b"")["event_offset"] == offset for r in letters)
+        self._sent[partition.number, offset] = found
+        return found
 
     def compare_all(self) -> None:
         """A reader that starts at a claim, with run snapshots, ends in the same state."""

@@ -26,6 +26,7 @@ from refold.testing.sim_people import Clients, Person
 from refold.testing.sim_processes import Fleet
 from refold.testing.sim_readers import Readers
 from refold.testing.sim_report import Journal, Report
+from refold.testing.sim_strangers import SimRegistry, Strangers, StrangersCodec
 from refold.testing.sim_world import SimVendor, VendorRates
 from refold_schemas.codec import Codec
 from refold_schemas.commands import StartRun
@@ -54,6 +55,9 @@ SETTINGS = WorkerSettings(
     checkpoint_events=60,
     checkpoint_ms=4_000,
     reclaim_max_ms=400,
+    schema_unknown_ms=5_000,
+    schema_ask_max_ms=2_000,
+    outbox_max_ms=1_000,
 )
 
 
@@ -91,8 +95,18 @@ class Simulation:
         self.fleet = Fleet(self, EPOCH_MS, LEASE_MS, SETTINGS)
         self.clients = Clients(self)
         self.person = Person(self)
+        self.registry = SimRegistry(self.universe, self.random("registry"), self.journal)
+        self.strangers = Strangers(
+            self.random("strangers"), profile.strangers_p, self.journal, profile.partitions
+        )
         self.calm = False
         self.quiet = False
+
+    def codec_of_a_process(self) -> Codec:
+        """One that knows what its process has read."""
+        if not self.profile.strangers_p:
+            return self.codec
+        return StrangersCodec(self.registry, self.codec)
 
     def random(self, name: str) -> Random:
         """A stream of chance of its own, so that one part does not shift another."""
@@ -105,8 +119,10 @@ class Simulation:
         kind = type(command).__name__
         sent = self.watch.sent.setdefault(command.command_id, Sent(kind, command.run_id))
         for _ in range(again):
-            entry = Entry(command.run_id.encode(), data)
-            sent.offsets.append(self.broker.put(Topic.COMMANDS, partition, [entry]))
+            place, entry = partition, Entry(command.run_id.encode(), data)
+            if self.profile.strangers_p:
+                place, entry = self.strangers.dress(kind, command.run_id, data, partition)
+            sent.offsets.append(self.broker.put(Topic.COMMANDS, place, [entry]))
             sent.published += 1
         self.journal.note(command.by, f"{kind} {command.run_id} {command.command_id}")
 
@@ -115,6 +131,10 @@ class Simulation:
         self.fleet.begin()
         self.clients.begin()
         self.person.begin()
+        if self.profile.strangers_p:
+            self.registry.begin()
+            place, entry = self.strangers.nobodys()
+            self.broker.put(Topic.COMMANDS, place, [entry])
         self.universe.later(int(self.profile.faults_s * 1e6), self.end_of_faults)
         self.universe.later(500_000, self._poll)
         limit_us = int((self.profile.faults_s + QUIET_S) * 1e6)
@@ -134,6 +154,7 @@ class Simulation:
         self.journal.note("world", "the faults stop")
         self.calm = True
         self.faults.stop()
+        self.registry.end()
         self.rates.call_p = self.rates.lookup_p = self.rates.hook_p = 0.0
         self.fleet.calm()
 
@@ -163,9 +184,11 @@ class Simulation:
             if timers:
                 waiting.append(f"{run_id} has timers {sorted(timers)}")
         for partition in self.watch.partitions:
-            end = self.broker.bounds(Topic.COMMANDS, partition.number)[1]
-            if partition.shadow.command_next != end:
+            if partition.shadow.command_next != partition.commands_end():
                 waiting.append(f"commands of partition {partition.number}")
+            if partition.parked:
+                waiting.append(f"parked commands {sorted(partition.parked)} of {partition.number}")
+        waiting.extend(self.readers.unsent())
         return waiting
 
     def _close(self) -> None:
@@ -197,7 +220,7 @@ class Simulation:
     def _report(self) -> Report:
         digest = hashlib.sha256()
         records = 0
-        for topic in (Topic.EVENTS, Topic.COMMANDS, Topic.SNAPSHOTS):
+        for topic in Topic:
             for partition in range(self.broker.partition_count):
                 for record in self.broker.records(topic, partition):
                     records += 1

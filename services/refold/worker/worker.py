@@ -20,11 +20,17 @@ from refold.engine.reporter import Reporter
 from refold.engine.settings import WorkerSettings
 from refold.log.port import Log
 from refold.log.routing import check_adopted, routing_count
+from refold.settings.registry import open_registry
 from refold.worker.overdue import EXIT_OVERDUE, CallOverdue
 from refold.worker.watchdog import Watchdog
 from refold_schemas.codec import Codec
-from refold_schemas.errors import EventsGone, LogUnsafe, PartitionsRaised, RefoldError
-from refold_schemas.registry import FileRegistry
+from refold_schemas.errors import (
+    EventsGone,
+    LogUnsafe,
+    PartitionsRaised,
+    RefoldError,
+    SchemaChanged,
+)
 
 THREADS_MAX = 32
 LOOKUP_THREADS_MAX = 8
@@ -43,7 +49,8 @@ class Worker:
 
     `entropy(n)` gives n random bytes (claim ids, nonces); `on_event` is told what happens, always
     durable things. `exit_hard` ends the process: used when a thread that cannot be cancelled
-    outlives its deadline without a claim, since another owner counts on it.
+    outlives its deadline without a claim, since another owner counts on it. `codec` is that of
+    the environment's registry (`open_registry`) unless one is given.
     """
 
     def __init__(
@@ -71,7 +78,7 @@ class Worker:
         self._random = random.Random(entropy(8))
         self._on_event = on_event
         self._exit_hard = exit_hard
-        self._codec = codec or Codec(FileRegistry())
+        self._codec = codec or Codec(open_registry(log.url))
         self._threads: ThreadPoolExecutor | None = None
         self._lookup_threads: ThreadPoolExecutor | None = None
         self._stopping = asyncio.Event()
@@ -90,10 +97,11 @@ class Worker:
     async def run(self) -> None:
         """Serve until `stop()`.
 
-        Raises RefoldError where it must not serve; CallOverdue where it handed over and ends,
-        because a call did not end.
+        Raises RefoldError where it must not serve (SchemasUnregistered, RegistryUnavailable before
+        anything is claimed); CallOverdue where it handed over and ends, because a call did not end.
         """
         self._loop = asyncio.get_running_loop()
+        await self._codec.ready()
         self._routed = await routing_count(self.log, self._codec)
         await check_adopted(self.log, self._codec, self._routed)
         if any(not step.is_async for step in self.app.steps.values()):
@@ -116,11 +124,17 @@ class Worker:
         self.log.idle_when(self._is_idle)
         if self._watchdog is not None:
             self._watchdog.start(self._loop)
+        watching = None
+        if self._codec.asks:
+            watching = self._loop.create_task(self._watch_registry(), name="registry")
         try:
             while not self._stopping.is_set():
                 await self._follow_suggestions()
                 await self._pause(self.settings.suggest_ms / 1000)
         finally:
+            if watching is not None:
+                watching.cancel()
+                await asyncio.wait({watching})
             await self._release_all()
             if self._watchdog is not None:
                 self._watchdog.stop()
@@ -172,6 +186,35 @@ class Worker:
                 await self._stopping.wait()
         except TimeoutError:
             return
+
+    async def _watch_registry(self) -> None:
+        """Say when the registry is away and when it is back; end where it has changed an id.
+
+        What is known stays known meanwhile: no run waits for this.
+        """
+        away_since: float | None = None
+        while not self._stopping.is_set():
+            await self._pause(self.settings.registry_ms / 1000)
+            if self._stopping.is_set():
+                return
+            try:
+                await self._codec.recheck()
+            except SchemaChanged as error:
+                self._fail(error)
+                return
+            except RefoldError as error:
+                if away_since is None:
+                    away_since = self.clock.boot_ms()
+                    told = f"registry unreachable: {error.message}; known schemas stay known"
+                    self._tell("warning", f"{told} ({error.code})")
+                continue
+            except Exception as error:  # a defect of what asks; no run is worse off
+                self._trouble("registry", error, "the registry is not watched")
+                continue
+            if away_since is not None:
+                away_s = (self.clock.boot_ms() - away_since) / 1000
+                self._tell("registry", f"the registry answers again, after {away_s:.0f} s")
+                away_since = None
 
     async def _follow_suggestions(self) -> None:
         """Claim what is suggested; drain and release what goes to another worker."""

@@ -10,12 +10,13 @@ from typing import NamedTuple
 
 from refold.engine import checkpoints
 from refold.engine.archives import key_of
-from refold.engine.checkpoints import Base, Restored, base_of, checkpoint_of
+from refold.engine.checkpoints import Base, Restored, base_behind, checkpoint_of
+from refold.engine.learning import learn_and_fold
 from refold.engine.trimming import commands_trimmable, events_trimmable
 from refold.log.port import Entry, Log, Record, Topic
-from refold_projections.fold import PartitionFold
+from refold_projections.fold import Orders, PartitionFold
 from refold_schemas.codec import Codec
-from refold_schemas.errors import AppendUnknown
+from refold_schemas.errors import AppendUnknown, SchemaUnavailable
 from refold_schemas.snapshots import Archived, Checkpoint
 from refold_tools.archive.errors import ArchiveRefused
 from refold_tools.archive.files import ArchiveFile, Header, Writer
@@ -74,13 +75,17 @@ class Archiving:
         self._log, self._codec, self._plan = log, codec, plan
         self.held_by: str | None = None
         self._over: dict[str, bool] = {}
+        self._ready = False
 
     async def partition(self, partition: int) -> Report:
-        """Archive what may go of one partition.
+        """Archive what may go of one partition. What it writes is made ready first (a registry).
 
-        Raises ArchiveUnwritable, ArchiveRefused, EventsGone, and what the log raises; then nothing
-        was deleted that is not in a file which was read back.
+        Raises ArchiveUnwritable, ArchiveRefused, EventsGone, SchemaUnavailable, and what the log
+        and `Codec.ready` raise; then nothing was deleted that is not in a file which was read back.
         """
+        if not self._ready and not self._plan.dry:
+            await self._codec.ready(Archived, Checkpoint)
+            self._ready = True
         restored = await checkpoints.load(self._log, partition, self._codec)
         start, _ = await self._log.bounds(Topic.EVENTS, partition)
         self.held_by, self._over = None, {}
@@ -90,7 +95,10 @@ class Archiving:
         limit = events_trimmable(restored.base)
         reader = PartitionFold(self._codec, keep=lambda _: False)
         if limit > start:
-            reader.position, reader.facts = self._base_at(partition, start, restored)
+            base = await self._base_at(partition, start, restored)
+            reader.position, reader.facts = base.position, base.facts
+            # Whatever had to be sent and stands before the limit was sent.
+            reader.orders = Orders(base.orders._replace(published_to=limit, outbox=()))
         while offset < limit and len(files) < FILES_MAX:
             stretch = await self._copy(partition, offset, limit, reader, restored)
             if stretch is None:
@@ -106,22 +114,21 @@ class Archiving:
             partition, start, offset, count, len(runs), tuple(files), self.held_by, *commands
         )
 
-    def _base_at(self, partition: int, start: int, restored: Restored) -> Base:
+    async def _base_at(self, partition: int, start: int, restored: Restored) -> Base:
         """Where a reader of the whole log would stand before `start`."""
         nothing = PartitionFold(self._codec)
         if start == 0:
             return Base(nothing.position, nothing.facts)
-        archived = restored.archives.ending_at(start)
-        position = None if archived is None else self._codec.decode(archived.position)
-        if not isinstance(position, Checkpoint):
+        base = await base_behind(restored.archives, self._codec, start)
+        if base is None:
             raise ArchiveRefused(partition, start)
-        return base_of(position)
+        return base
 
     async def _copy(
         self, partition: int, start: int, limit: int, reader: PartitionFold, restored: Restored
     ) -> _Stretch | None:
         """One file's worth from `start` on: copied, told to the log, and deleted there."""
-        base = self._encoded(partition, Base(reader.position, reader.facts))
+        base = self._encoded(partition, reader)
         facts = self._log.facts
         header = Header(
             facts.namespace, partition, facts.partition_count, facts.topic_ids, start, base
@@ -160,7 +167,10 @@ class Archiving:
                     if run_id not in runs and run_id in restored.fold.runs:
                         runs.add(run_id)
                         runs_bytes += len(record.key) + 2
-                reader.apply(record)
+                try:
+                    reader.apply(record)
+                except SchemaUnavailable as unknown:
+                    await learn_and_fold(reader, record, unknown)
                 if writer is not None:
                     writer.add(record)
                 count += 1
@@ -211,7 +221,7 @@ class Archiving:
             file.path.name,
             file.sha256,
             tuple(sorted(runs)),
-            self._encoded(partition, Base(reader.position, reader.facts)),
+            self._encoded(partition, reader),
         )
         entry = Entry(key_of(file.offset_next), self._codec.encode(archived))
         async with asyncio.timeout(APPEND_S):
@@ -220,13 +230,17 @@ class Archiving:
             told = f"it was acknowledged with offset {ack.offset}"
             raise AppendUnknown(topic=Topic.SNAPSHOTS.value, partition=partition, reason=told)
 
-    def _encoded(self, partition: int, base: Base) -> bytes:
+    def _encoded(self, partition: int, reader: PartitionFold) -> bytes:
+        """The framed position of the reader, with the commands that were parked there."""
+        # No further than it has read: what is behind that, another log might hold otherwise.
+        kept = reader.orders.kept()._replace(published_to=reader.position.offset_next)
+        base = Base(reader.position, reader.facts, kept)
         return self._codec.encode(checkpoint_of(partition, base))
 
     async def _commands(self, partition: int, base: Base) -> tuple[int, int]:
         """Delete commands that were decided, and appended long enough ago: from, and up to."""
         start, _ = await self._log.bounds(Topic.COMMANDS, partition)
-        limit = commands_trimmable(base)
+        limit = await commands_trimmable(self._log, self._codec, partition, base)
         offset = await self._first_since(partition, start, limit)
         if offset > start and not self._plan.dry:
             await self._log.trim(Topic.COMMANDS, partition, offset)

@@ -4,21 +4,24 @@ import json
 import statistics
 import tempfile
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from refold_tools.bench import rows
-from refold_tools.bench.budgets import AGAINST_RESTATE, ALONE, verdict
+from refold_tools.bench.appends import appends
+from refold_tools.bench.budgets import ALONE, against_restate, verdict
 from refold_tools.bench.machine import canary, describe_machine
+from refold_tools.bench.stores import Store, open_store
 
-DURABILITY = "SQLite, WAL, synchronous=FULL: an acknowledged event survives a power cut"
-ROWS: dict[str, Callable[[Path], rows.Figures]] = {
-    "latency": lambda folder: rows.latency(folder, rows.DURABLE),
-    "latency_flowing": lambda folder: rows.latency(folder, rows.FLOWING),
-    "throughput": lambda folder: rows.throughput(folder, rows.DURABLE),
-    "throughput_flowing": lambda folder: rows.throughput(folder, rows.FLOWING),
+Measure = Callable[[Store], rows.Figures]
+ROWS: dict[str, Measure] = {
+    "latency": lambda store: rows.latency(store, rows.DURABLE),
+    "latency_flowing": lambda store: rows.latency(store, rows.FLOWING),
+    "throughput": lambda store: rows.throughput(store, rows.DURABLE),
+    "throughput_flowing": lambda store: rows.throughput(store, rows.FLOWING),
     "resume": rows.resume,
     "takeover": rows.takeover,
     "timers": rows.timers,
@@ -27,13 +30,40 @@ ROWS: dict[str, Callable[[Path], rows.Figures]] = {
     "fold": rows.fold_speed,
     "start_up": rows.start_up,
 }
+ON_KAFKA: dict[str, Measure] = {"append": appends, "processes": rows.processes}
 QUICK = ("latency", "latency_flowing", "throughput", "resume", "fold", "start_up")
 
 
+class Kind(StrEnum):
+    """What a log is kept in."""
+
+    SQLITE = "sqlite"
+    KAFKA = "kafka"
+
+
 def bench(
+    on: Annotated[
+        Kind | None,
+        typer.Option(
+            "--on",
+            help="What the log is kept in. Default: sqlite. kafka: a broker is started for it.",
+            show_default=False,
+        ),
+    ] = None,
+    log: Annotated[
+        str | None,
+        typer.Option(
+            "--log",
+            metavar="URL",
+            help="Measure on these brokers: kafka://HOST:PORT/PREFIX. The namespaces that are "
+            "made there begin with PREFIX, and stay.",
+        ),
+    ] = None,
     only: Annotated[
         str | None,
-        typer.Option("--only", metavar="ROWS", help="Rows, with commas: " + ", ".join(ROWS) + "."),
+        typer.Option(
+            "--only", metavar="ROWS", help="Rows, with commas: " + ", ".join([*ROWS, *ON_KAFKA])
+        ),
     ] = None,
     vs: Annotated[
         str | None,
@@ -49,8 +79,13 @@ def bench(
 
     Figures count as ratios to a peer measured in the same run: machines differ and drift.
     """
+    if log is not None and not log.startswith("kafka://"):
+        raise typer.BadParameter("--log names brokers, as in kafka://HOST:PORT/PREFIX")
+    if log is not None and on is Kind.SQLITE:
+        raise typer.BadParameter("--log names brokers and --on sqlite none: give one of the two")
+    wanted = [name.strip() for name in only.split(",")] if only else []
     machine = describe_machine()
-    answer: dict[str, Any] = {"machine": machine, "durability": DURABILITY}
+    answer: dict[str, Any] = {"machine": machine}
     with tempfile.TemporaryDirectory(prefix="refold-bench-") as made:
         folder = Path(made)
         answer["canary"] = canary(folder)
@@ -58,24 +93,32 @@ def bench(
             f"{machine['processors']} processors, {machine['memory_gib']} GiB, {machine['system']},"
         )
         _say(f"Python {machine['python']}, load {machine['load']}; {answer['canary']}")
-        _say(f"durability: {DURABILITY}\n")
-        wanted = [name.strip() for name in only.split(",")] if only else []
+        kind = Kind.KAFKA if log is not None else on or Kind.SQLITE
         if vs is not None:
-            answer["peers"] = _against([peer.strip() for peer in vs.split(",")], wanted, reps)
+            named = [peer.strip() for peer in vs.split(",")]
+            _say(f"refold on {kind}; each engine's server is started for each measurement\n")
+            answer["on"] = kind
+            answer["peers"] = _against(named, wanted, reps, kind, log)
         else:
-            answer["rows"] = _alone(folder, wanted or list(QUICK if quick else ROWS), reps)
+            with open_store(kind, log, folder) as store:
+                answer["durability"] = store.durability
+                _say(f"durability: {store.durability}\n")
+                answer["rows"] = _alone(store, wanted, reps, quick=quick)
     if json_:
         print(json.dumps(answer))  # noqa: T201
 
 
-def _alone(folder: Path, wanted: list[str], reps: int) -> dict[str, rows.Figures]:
-    unknown = [name for name in wanted if name not in ROWS]
+def _alone(store: Store, wanted: list[str], reps: int, *, quick: bool) -> dict[str, rows.Figures]:
+    there = {**ROWS, **ON_KAFKA} if store.kind == Kind.KAFKA else ROWS
+    unknown = [name for name in wanted if name not in there]
     if unknown:
-        raise typer.BadParameter(f"no row {', '.join(unknown)}; there are {', '.join(ROWS)}")
+        raise typer.BadParameter(
+            f"no row {', '.join(unknown)} on {store.kind}; there are {', '.join(there)}"
+        )
     budgets = {(b.row, b.figure): b for b in ALONE}
     found: dict[str, rows.Figures] = {}
-    for name in wanted:
-        runs = [ROWS[name](folder) for _ in range(reps)]
+    for name in wanted or (QUICK if quick else there):
+        runs = [there[name](store) for _ in range(reps)]
         figures = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
         found[name] = figures
         for key, value in figures.items():
@@ -86,7 +129,9 @@ def _alone(folder: Path, wanted: list[str], reps: int) -> dict[str, rows.Figures
     return found
 
 
-def _against(peers: list[str], wanted: list[str], reps: int) -> list[dict[str, Any]]:
+def _against(
+    peers: list[str], wanted: list[str], reps: int, kind: Kind, log: str | None
+) -> list[dict[str, Any]]:
     """Every test of every peer and of refold, interleaved, so that the machine's drift hits all.
 
     `wanted` are the tests; all of them if there are none.
@@ -105,10 +150,10 @@ def _against(peers: list[str], wanted: list[str], reps: int) -> list[dict[str, A
                     continue
                 if peer == "langgraph" and test in ("takeover", "timers"):
                     continue  # it has no durable timer
-                result = {**measure(peer, test), "peer": peer, "test": test, "rep": rep}
+                result = {**measure(peer, test, kind, log), "peer": peer, "test": test, "rep": rep}
                 results.append(result)
                 _say(f"{test:11} {peer:15} " + _short(result))
-    _ratios(results, peers)
+    _ratios(results, peers, kind)
     return results
 
 
@@ -130,7 +175,7 @@ def _short(result: dict[str, Any]) -> str:
     return "  ".join(f"{k} {result[k]:,.3g}" for k in shown if result.get(k) is not None)
 
 
-def _ratios(results: list[dict[str, Any]], peers: list[str]) -> None:
+def _ratios(results: list[dict[str, Any]], peers: list[str], kind: Kind) -> None:
     def median(peer: str, test: str, figure: str) -> float | None:
         values = [
             r[figure]
@@ -154,7 +199,7 @@ def _ratios(results: list[dict[str, Any]], peers: list[str]) -> None:
             theirs = median(peer, test, figure)
             if not ours or not theirs:
                 continue
-            budget = next((b for b in AGAINST_RESTATE if b.row == row), None)
+            budget = next((b for b in against_restate(kind) if b.row == row), None)
             told = verdict(budget, ours / theirs) if budget and peer == "restate" else ""
             _say(f"{row:18} {figure:18} refold / {peer:10} {ours / theirs:8.3f}  {told}")
 

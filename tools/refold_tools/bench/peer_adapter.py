@@ -3,6 +3,7 @@
 `default`: each step durable before the next; `flowing`: output commit.
 """
 
+import contextlib
 import importlib
 import os
 import shutil
@@ -11,39 +12,52 @@ from pathlib import Path
 from typing import Any
 
 from refold_tools.bench.orders import order
-from refold_tools.bench.process import stored_bytes
+from refold_tools.bench.peers import KIND_VARIABLE, URL_VARIABLE
+from refold_tools.bench.stores import Store, open_store
 from refold_tools.bench.work import CRASH_VARIABLE, LOG_VARIABLE
 
-
-def home(harness: Any) -> Path:
-    """Where refold's log is while it is measured."""
-    return Path(harness.RUN) / "refold"
-
-
-def url(harness: Any) -> str:
-    """The log's URL."""
-    return f"sqlite:///{home(harness) / 'log.db'}"
+PLACE_VARIABLE = "REFOLD_BENCH_PLACE"
+"""The URL of the log that the worker process serves."""
 
 
 def adapter(harness: Any) -> type:
-    """The adapter class that the harness drives; there is no server."""
+    """The adapter class that the harness drives."""
 
     class Refold(harness.Adapter):  # type: ignore[misc]  # known only at run time
-        """A SQLite log, one worker process, the client in the harness's own."""
+        """A log, one worker process, the client in the harness's own."""
 
         name, script = "refold", str(Path(__file__).resolve())
 
         def up(self) -> None:
-            """A fresh, empty log."""
-            shutil.rmtree(home(harness), ignore_errors=True)
-            home(harness).mkdir(parents=True)
+            """A fresh, empty log; on Kafka with a broker of its own unless one was named."""
+            folder = Path(harness.RUN) / "refold"
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            self.open = contextlib.ExitStack()
+            found = open_store(
+                os.environ[KIND_VARIABLE], os.environ.get(URL_VARIABLE) or None, folder
+            )
+            self.store: Store = self.open.enter_context(found)
+            self.url = self.store.url("peers")
+
+        def down(self) -> None:
+            """End the broker if it is ours."""
+            self.open.close()
+
+        def roots(self) -> list[int]:
+            """The broker's pid."""
+            return list(self.store.server_pids())
+
+        def worker(self, log: str, env: dict[str, str] | None = None) -> Any:
+            """A worker process that takes work."""
+            return super().worker(log, {**(env or {}), PLACE_VARIABLE: self.url})
 
         def _order(self, op: str, wf: str, n: int, given: dict[str, Any]) -> dict[str, Any]:
             if wf == "steps":
                 run, value = "flowing" if self.variant == "flowing" else "steps", given["steps"]
             else:
                 run, value = "timer" if given.get("bare") else "sleeper", given["secs"]
-            return order(url(harness), op, run, n, value, given["tag"])
+            return order(self.url, op, run, n, value, given["tag"])
 
         def run_many(self, w: Any, wf: str, n: int, **given: Any) -> Any:
             """All at once."""
@@ -57,14 +71,14 @@ def adapter(harness: Any) -> type:
             """Start them only."""
             self._order("submit", wf, n, given)
 
-        def stored(self) -> int:
+        def stored(self) -> int | None:
             """Bytes of the log's files."""
-            return stored_bytes(home(harness) / "log.db")
+            return self.store.stored(self.url)
 
     return Refold
 
 
-def serve(harness: Any) -> None:
+def serve() -> None:
     """The worker process: its steps leave their lines where the harness reads them."""
     import asyncio
 
@@ -74,10 +88,10 @@ def serve(harness: Any) -> None:
     crash = os.environ.get("PEERS_CRASH_AT")
     if crash is not None:
         os.environ[CRASH_VARIABLE] = crash
-    asyncio.run(worker.serve(url(harness)))
+    asyncio.run(worker.serve(os.environ[PLACE_VARIABLE], "bench-1"))
 
 
 if __name__ == "__main__":
     sys.path.pop(0)  # this folder: its modules must not hide others
     found = importlib.import_module("common")
-    found.main(adapter(found), lambda variant: serve(found))
+    found.main(adapter(found), lambda variant: serve())

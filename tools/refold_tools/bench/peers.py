@@ -14,6 +14,8 @@ from typing import Any
 from refold_schemas.errors import RefoldError
 
 SCRIPT_S = 300
+KIND_VARIABLE, URL_VARIABLE = "REFOLD_BENCH_ON", "REFOLD_BENCH_LOG"
+"""They tell `peer_adapter` where refold's log is kept."""
 
 
 class PeersMissing(RefoldError):
@@ -51,8 +53,11 @@ def peers_folder() -> Path:
     return folder
 
 
-def measure(peer: str, test: str) -> dict[str, Any]:
-    """One measurement of one peer (`refold` and `refold-flowing` too), as its script prints it."""
+def measure(peer: str, test: str, kind: str, log: str | None) -> dict[str, Any]:
+    """One measurement of one peer (`refold` and `refold-flowing` too), as its script prints it.
+
+    `kind` and `log` say where refold keeps its log; without a `log` its servers are its own.
+    """
     folder = peers_folder()
     home = Path(os.environ.get("PEERS_HOME") or "/tmp/peers")
     environment = {**os.environ, "PEERS_HOME": str(home), "PYTHONPATH": str(folder)}
@@ -60,6 +65,7 @@ def measure(peer: str, test: str) -> dict[str, Any]:
         script = Path(__file__).with_name("peer_adapter.py")
         variant = "flowing" if peer.endswith("flowing") else "default"
         command = [sys.executable, str(script), test, variant]
+        environment[KIND_VARIABLE], environment[URL_VARIABLE] = kind, log or ""
         inherited = os.environ.get("PYTHONPATH")
         if inherited:
             environment["PYTHONPATH"] = f"{folder}{os.pathsep}{inherited}"

@@ -32,7 +32,9 @@ class BenchFailed(RefoldError):
 class Measured:
     """One worker process on a log. `spawned_ns`: started, `ready_ns`: takes work."""
 
-    def __init__(self, url: str, lines: Path, *, crash_at: int | None = None) -> None:
+    def __init__(
+        self, url: str, lines: Path, *, name: str = "bench-1", crash_at: int | None = None
+    ) -> None:
         self.url = url
         self.spawned_ns = time.monotonic_ns()
         environment = {**os.environ, LOG_VARIABLE: str(lines)}
@@ -40,36 +42,41 @@ class Measured:
         if crash_at is not None:
             environment[CRASH_VARIABLE] = str(crash_at)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "refold_tools.bench.worker", url],
+            [sys.executable, "-m", "refold_tools.bench.worker", url, name],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
-        self.ready_ns = 0
-        while not self.ready_ns:
-            text = self._read()
-            if text.startswith("READY "):
-                self.ready_ns = int(text.split()[1])
+        self.ready_ns = int(self._told("READY")[0])
 
     @property
     def pid(self) -> int:
         """Its process id."""
         return self.process.pid
 
+    def owns(self, count: int) -> int:
+        """Wait until it owns `count` partitions. Returns since when, on CLOCK_MONOTONIC, in ns."""
+        while True:
+            owned, since_ns = self._told("OWNS")
+            if int(owned) == count:
+                return int(since_ns)
+
     def order(self, op: str, run: str, count: int, given: object, tag: str) -> dict[str, Any]:
         """Order work and wait for what was ordered; see `orders`."""
         return order(self.url, op, run, count, given, tag)
 
-    def _read(self) -> str:
+    def _told(self, word: str) -> list[str]:
+        """What stands behind `word` in the next line that begins with it."""
         assert self.process.stdout is not None
-        text = self.process.stdout.readline()
-        if not text:
-            raise BenchFailed(
-                f"the measured worker ended with code {self.process.wait()} before it answered",
-                next="run `refold bench` again with --keep and look at its log",
-            )
-        return text
+        while text := self.process.stdout.readline():
+            first, *rest = text.split() or [""]
+            if first == word:
+                return rest
+        raise BenchFailed(
+            f"the measured worker ended with code {self.process.wait()} before it answered",
+            next="what it said of it stands on standard error; run `refold bench` again",
+        )
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -106,9 +113,3 @@ def wait_until(
         if time.monotonic() > end:
             raise BenchFailed(f"{what}: not within {within_s:g} s")
         time.sleep(every_s)
-
-
-def stored_bytes(path: Path) -> int:
-    """Bytes in the SQLite file and its write-ahead log."""
-    wal = path.with_name(path.name + "-wal")
-    return sum(p.stat().st_size for p in (path, wal) if p.exists())

@@ -1,37 +1,31 @@
-"""The measurements: each makes a fresh log, drives a worker process, and returns its figures."""
+"""The measurements: each makes a fresh log, drives worker processes, and returns its figures."""
 
 import contextlib
 import time
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from refold_tools.bench.machine import memory_mb, percentile
-from refold_tools.bench.process import (
-    Line,
-    Measured,
-    read_lines,
-    stored_bytes,
-    wait_until,
-)
+from refold_tools.bench.process import Line, Measured, read_lines, wait_until
+from refold_tools.bench.stores import Store
 
 Figures = dict[str, float | int]
 DURABLE, FLOWING = "steps", "flowing"
 
 
 class Place:
-    """A folder for one measurement: a log, a file of lines, and the workers started on them."""
+    """One measurement's own: a log, a file of lines, and the workers started on them."""
 
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.file, self.lines = folder / "log.db", folder / "lines"
+    def __init__(self, store: Store, name: str) -> None:
+        self.store, self.url = store, store.url(name)
+        self.lines = store.folder / f"{name}-{time.monotonic_ns()}.lines"
         self.workers: list[Measured] = []
 
-    def worker(self, *, crash_at: int | None = None) -> Measured:
+    def worker(self, *, name: str = "bench-1", crash_at: int | None = None) -> Measured:
         """A worker process on this place's log, ready."""
-        started = Measured(f"sqlite:///{self.file}", self.lines, crash_at=crash_at)
+        started = Measured(self.url, self.lines, name=name, crash_at=crash_at)
         self.workers.append(started)
         return started
 
@@ -41,9 +35,9 @@ class Place:
 
 
 @contextlib.contextmanager
-def place(folder: Path, name: str) -> Iterator[Place]:
+def place(store: Store, name: str) -> Iterator[Place]:
     """A fresh place whose workers are ended in any case."""
-    made = Place(folder / f"{name}-{time.monotonic_ns()}")
+    made = Place(store, name)
     try:
         yield made
     finally:
@@ -51,9 +45,9 @@ def place(folder: Path, name: str) -> Iterator[Place]:
             worker.stop()
 
 
-def latency(folder: Path, run: str, *, runs: int = 30, steps: int = 40) -> Figures:
+def latency(store: Store, run: str, *, runs: int = 30, steps: int = 40) -> Figures:
     """Milliseconds from one step's start to the next one's, over `runs` runs one after another."""
-    with place(folder, f"latency-{run}") as here:
+    with place(store, f"latency-{run}") as here:
         worker = here.worker()
         worker.order("seq", run, 3, steps, "warm")
         whole = worker.order("seq", run, runs, steps, "lat")["lat"]
@@ -71,31 +65,52 @@ def latency(folder: Path, run: str, *, runs: int = 30, steps: int = 40) -> Figur
     }
 
 
-def throughput(folder: Path, run: str, *, runs: int = 500, steps: int = 10) -> Figures:
+def throughput(store: Store, run: str, *, runs: int = 500, steps: int = 10) -> Figures:
     """Steps a second of `runs` runs started at once, one worker process; bytes stored a step."""
-    with place(folder, f"throughput-{run}") as here:
+    with place(store, f"throughput-{run}") as here:
         worker = here.worker()
         worker.order("many", run, 20, steps, "warm")
         time.sleep(1)
-        before = stored_bytes(here.file)
+        before = store.stored(here.url)
         answer = worker.order("many", run, runs, steps, "thr")
         memory = memory_mb(worker.pid)
         executed = sum(1 for line in here.of("X") if line.run.startswith("thr-"))
+        servers = [memory_mb(pid) for pid in store.server_pids()]
         time.sleep(1)
-        worker.stop()  # it hands over and folds the write-ahead log into the file
-        after = stored_bytes(here.file)
+        worker.stop()  # on SQLite it folds the write-ahead log into the file
+        after = store.stored(here.url)
     seconds = (answer["t1"] - answer["t0"]) / 1e9
-    return {
+    figures: Figures = {
         "steps_per_s": runs * steps / seconds,
         "executed": executed,
-        "bytes_per_step": (after - before) / (runs * steps),
         "worker_mb": memory,
     }
+    if before is not None and after is not None:
+        figures["bytes_per_step"] = (after - before) / (runs * steps)
+    if servers:
+        figures["servers_mb"] = sum(servers)
+    return figures
 
 
-def resume(folder: Path, *, steps: int = 40, crash_at: int = 30) -> Figures:
+def processes(store: Store, *, runs: int = 500, steps: int = 10) -> Figures:
+    """Steps a second, durable each, with one worker process and with two that share the log."""
+    figures: Figures = {}
+    for count, word in ((1, "one"), (2, "two")):
+        with place(store, f"processes-{word}") as here:
+            workers = [here.worker(name=f"bench-{number}") for number in range(count)]
+            for number, worker in enumerate(workers):
+                worker.owns((store.partitions + number) // count)
+            workers[0].order("many", DURABLE, 20, steps, "warm")
+            answer = workers[0].order("many", DURABLE, runs, steps, "thr")
+            seconds = (answer["t1"] - answer["t0"]) / 1e9
+            figures[f"{word}_steps_per_s"] = runs * steps / seconds
+    figures["two_over_one"] = figures["two_steps_per_s"] / figures["one_steps_per_s"]
+    return figures
+
+
+def resume(store: Store, *, steps: int = 40, crash_at: int = 30) -> Figures:
     """SIGKILL inside the 31st step; seconds from the next worker's READY to the run's end."""
-    with place(folder, "resume") as here:
+    with place(store, "resume") as here:
         first = here.worker(crash_at=crash_at)
         first.order("submit", DURABLE, 1, steps, "res")
         wait_until("the crash", lambda: bool(here.of("K")), within_s=60)
@@ -113,9 +128,9 @@ def resume(folder: Path, *, steps: int = 40, crash_at: int = 30) -> Figures:
     }
 
 
-def takeover(folder: Path, *, runs: int = 1_000, seconds: int = 15) -> Figures:
+def takeover(store: Store, *, runs: int = 1_000, seconds: int = 15) -> Figures:
     """SIGKILL with `runs` sleepers, overdue when the next worker starts; until the last woke."""
-    with place(folder, "takeover") as here:
+    with place(store, "takeover") as here:
         first = here.worker()
         first.order("submit", "sleeper", runs, seconds, "tko")
         wait_until("all asleep", lambda: len(here.of("S")) >= runs, within_s=120, every_s=0.1)
@@ -142,9 +157,9 @@ def takeover(folder: Path, *, runs: int = 1_000, seconds: int = 15) -> Figures:
     }
 
 
-def timers(folder: Path, *, runs: int = 2_000, seconds: int = 5) -> Figures:
+def timers(store: Store, *, runs: int = 2_000, seconds: int = 5) -> Figures:
     """`runs` sleeps of `seconds` at once: how late each woke, recording the timer included."""
-    with place(folder, "timers") as here:
+    with place(store, "timers") as here:
         worker = here.worker()
         worker.order("many", "timer", 5, 0.2, "warm")
         worker.order("many", "timer", runs, seconds, "tim")
@@ -159,9 +174,9 @@ def timers(folder: Path, *, runs: int = 2_000, seconds: int = 5) -> Figures:
     return {"late_p50_ms": percentile(late, 50), "late_p99_ms": percentile(late, 99)}
 
 
-def flatness(folder: Path, *, steps: int = 50_000) -> Figures:
+def flatness(store: Store, *, steps: int = 50_000) -> Figures:
     """Cost of a step early and late in one long run: microseconds, median of windows of 1,000."""
-    with place(folder, "flatness") as here:
+    with place(store, "flatness") as here:
         worker = here.worker()
         worker.order("seq", FLOWING, 3, 100, "warm")
         worker.order("seq", FLOWING, 1, steps, "long")
@@ -177,9 +192,9 @@ def flatness(folder: Path, *, steps: int = 50_000) -> Figures:
     }
 
 
-def idle(folder: Path, *, runs: int = 100_000) -> Figures:
+def idle(store: Store, *, runs: int = 100_000) -> Figures:
     """`runs` sleepers in one owner: the takeover of all of them, and then memory each in KB."""
-    with place(folder, "idle") as here:
+    with place(store, "idle") as here:
         worker = here.worker()
         worker.order("many", "timer", 5, 0.1, "warm")
         empty = memory_mb(worker.pid)
@@ -189,13 +204,13 @@ def idle(folder: Path, *, runs: int = 100_000) -> Figures:
         time.sleep(3)
         worker.stop()
         second = here.worker()
-        taken_s = (second.ready_ns - second.spawned_ns) / 1e9
+        taken_s = (second.owns(store.partitions) - second.spawned_ns) / 1e9
         time.sleep(2)
         full = memory_mb(second.pid)
-    return {"kb_per_run": (full - empty) * 1024 / runs, "spawn_to_ready_s": taken_s}
+    return {"kb_per_run": (full - empty) * 1024 / runs, "spawn_to_all_owned_s": taken_s}
 
 
-def fold_speed(folder: Path, *, runs: int = 500, steps: int = 40) -> Figures:
+def fold_speed(store: Store, *, runs: int = 500, steps: int = 40) -> Figures:
     """Events a second that a reader folds on one core, decoding included."""
     import asyncio
 
@@ -205,46 +220,51 @@ def fold_speed(folder: Path, *, runs: int = 500, steps: int = 40) -> Figures:
     from refold_schemas.codec import Codec
     from refold_schemas.registry import FileRegistry
 
-    with place(folder, "fold") as here:
+    with place(store, "fold") as here:
         worker = here.worker()
         worker.order("many", FLOWING, runs, steps, "fold")
         worker.stop()
 
-        async def read_all() -> list[Any]:
-            log = open_log(f"sqlite:///{here.file}")
+        async def read_all() -> list[list[Any]]:
+            log = open_log(here.url)
             await log.open(create=False)
-            records: list[Any] = []
-            _, end = await log.bounds(Topic.EVENTS, 0)
-            while not records or records[-1].offset + 1 < end:
-                offset = records[-1].offset + 1 if records else 0
-                records += await log.read(Topic.EVENTS, 0, offset)
+            partitions: list[list[Any]] = []
+            for partition in range(log.facts.partition_count):
+                records: list[Any] = []
+                offset, end = await log.bounds(Topic.EVENTS, partition)
+                while offset < end:
+                    read = await log.read(Topic.EVENTS, partition, offset)
+                    records += read
+                    offset = read[-1].offset + 1 if read else end
+                partitions.append(records)
             await log.close()
-            return records
+            return partitions
 
-        records = asyncio.run(read_all())
+        partitions = asyncio.run(read_all())
+    events = sum(len(records) for records in partitions)
     speeds = []
     for _ in range(3):
-        fold = PartitionFold(Codec(FileRegistry()))
+        folds = [PartitionFold(Codec(FileRegistry())) for _ in partitions]
         began = time.process_time()
-        fold.apply_all(records)
-        speeds.append(len(records) / (time.process_time() - began))
-    return {"events_per_s": percentile(speeds, 50), "events": len(records)}
+        for fold, records in zip(folds, partitions, strict=True):
+            fold.apply_all(records)
+        speeds.append(events / (time.process_time() - began))
+    return {"events_per_s": percentile(speeds, 50), "events": events}
 
 
-def start_up(folder: Path, *, times: int = 5) -> Figures:
+def start_up(store: Store, *, times: int = 5) -> Figures:
     """Seconds from starting the command line to its end: `--help`, and `boundary` of a run."""
     import subprocess
     import sys
 
-    with place(folder, "cli") as here:
+    with place(store, "cli") as here:
         worker = here.worker()
         worker.order("seq", FLOWING, 1, 40, "cli")
         worker.stop()
         figures: Figures = {}
-        url = f"sqlite:///{here.file}"
         for name, words in (
             ("help_s", ["--help"]),
-            ("boundary_s", ["boundary", "cli-0", "--log", url]),
+            ("boundary_s", ["boundary", "cli-0", "--log", here.url]),
         ):
             waits = []
             for _ in range(times):

@@ -108,9 +108,9 @@ async def _archive(
 ) -> int:
     from refold.log import open_log
     from refold.settings import log_url
+    from refold.settings.registry import open_registry
     from refold_schemas.codec import Codec
     from refold_schemas.errors.cli import UsageRefused
-    from refold_schemas.registry import FileRegistry
 
     log = open_log(log_url(given))
     await log.open(create=False)
@@ -120,7 +120,7 @@ async def _archive(
         if wanted[-1] >= count:
             told = f"--partition {wanted[-1]}: the namespace has partitions 0 to {count - 1}"
             raise UsageRefused(told, "refold archive")
-        codec = Codec(FileRegistry())
+        codec = Codec(open_registry(log.url))
         if listed:
             return await _list(log, codec, wanted, as_json=as_json)
         return await _each(log, codec, plan, wanted, as_json=as_json)

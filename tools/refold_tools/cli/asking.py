@@ -206,14 +206,21 @@ def history(
     claims: Annotated[
         bool, typer.Option("--claims/--no-claims", help="Show where the owner changed.")
     ] = True,
+    elsewhere: Annotated[
+        bool,
+        typer.Option(
+            "--elsewhere/--no-elsewhere",
+            help="Also commands for it that were found on other partitions; reads all of them.",
+        ),
+    ] = True,
     time_zone: TimeZoneOption = None,
     log: LogOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Show every record of a run, one a line; those that do not count are marked with the reason.
 
-    The columns: offset, time, claim, event, slot, what it says. Of an archived run the files that
-    hold its records are named.
+    The columns: offset (behind its partition where that is not the run's), time, claim, event,
+    slot, what it says. Of an archived run the files that hold its records are named.
     """
     zone = zone_of(time_zone)
 
@@ -222,6 +229,9 @@ def history(
 
         records = [one async for one in client.history(run_id, claims=claims)]
         files = await client.archived(run_id)
+        if elsewhere:
+            records += [one async for one in client.history_elsewhere(run_id)]
+            records.sort(key=lambda one: one.append_ms)  # by the log's clock, each in its order
         if not records and not files:
             raise RunUnknown(run_id, client.log.facts.namespace)
         if as_json:
@@ -229,7 +239,7 @@ def history(
             return 0
         _say_archived(files)
         if records:
-            _history_lines(records, zone)
+            _history_lines(records, zone, client.partition_of(run_id))
         return 0
 
     return ask(log, work)
@@ -271,18 +281,20 @@ def _history_json(
     print_json({"run_id": run_id, "records": lines, "archived": list(files)})
 
 
-def _history_lines(records: "list[HistoryRecord]", zone: tzinfo) -> None:
-
+def _history_lines(records: "list[HistoryRecord]", zone: tzinfo, home: int) -> None:
     from refold_tools.cli.output import say
     from refold_tools.cli.words import event_words
 
     today = datetime.now(zone).date()
     lines = [None if r.event is None else event_words(r.event, zone, today) for r in records]
-    offset_width = max(len(str(r.offset)) for r in records)
+    places = [
+        f"p{r.partition}:{r.offset}" if r.partition != home else str(r.offset) for r in records
+    ]
+    offset_width = max(map(len, places))
     event_width = max(len(words.event) if words else 11 for words in lines)
     slot_width = max(len(words.slot) if words else 0 for words in lines)
     day = None
-    for record, words in zip(records, lines, strict=True):
+    for record, words, place in zip(records, lines, places, strict=True):
         at = datetime.fromtimestamp(record.at_ms / 1000, UTC).astimezone(zone)
         if at.date() != day:
             said = f"{at:%Y-%m-%d}" if day else f"{at:%Y-%m-%d}, times in {zone}"
@@ -293,7 +305,7 @@ def _history_lines(records: "list[HistoryRecord]", zone: tzinfo) -> None:
         skipped = f"  [skipped: {record.why_skipped}]" if not record.counted else ""
         claim = record.claim_id.hex()[:6] or "------"
         say(
-            f"{record.offset:>{offset_width}}  {at:%H:%M:%S}.{at.microsecond // 1000:03}  {claim}  "
+            f"{place:>{offset_width}}  {at:%H:%M:%S}.{at.microsecond // 1000:03}  {claim}  "
             f"{event:<{event_width}}  {slot:<{slot_width}}  {what}{skipped}".rstrip(),
             _line_style(event, counted=record.counted),
         )
@@ -313,6 +325,8 @@ def _line_style(event: str, *, counted: bool) -> str:
         "RunDiverged": "bold red",
         "RunBlocked": "bold red",
         "CommandRejected": "yellow",
+        "CommandParked": "yellow",
+        "CommandEmitted": "yellow",
         "PartitionClaimed": "magenta",
         "undecodable": "bold red",
     }.get(event, "")

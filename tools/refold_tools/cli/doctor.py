@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections import Counter
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from refold_tools.cli.options import JsonOption, LogOption
@@ -10,6 +11,7 @@ from refold_tools.cli.options import JsonOption, LogOption
 if TYPE_CHECKING:
     from refold.client import Client
     from refold.log import Log
+    from refold_schemas.errors import SchemaUnavailable
 
 CLOCK_SKEW_MAX_MS = 5_000
 """What a worker refuses to serve with (design, section 3.1, rule 1)."""
@@ -19,6 +21,8 @@ ROOM_MIN_SIZE, ROOM_LOW_SIZE = 8 << 20, 256 << 20
 
 BROKERS_SAFE = 3
 """From this many on each event is on the disks of two before it is acknowledged."""
+
+IDS_SHOWN = 10
 
 OK, WRONG, NOTE = "ok", "wrong", "note"
 
@@ -33,7 +37,11 @@ class Finding(NamedTuple):
 
 
 class Partition(NamedTuple):
-    """What was seen of one partition. `lag` counts commands that nobody has decided yet."""
+    """What was seen of one partition. `lag` counts commands that nobody has decided yet.
+
+    `parked` counts those that wait for a schema, `parked_since_ms` and `parked_ids` say since when
+    and for which; `forwarded` those that were sent on to the partition of their run.
+    """
 
     partition: int
     owner: str
@@ -47,6 +55,11 @@ class Partition(NamedTuple):
     command_end: int
     skipped: dict[str, int]
     rejected: dict[str, int]
+    forwarded: int
+    parked: int
+    parked_since_ms: int | None
+    parked_ids: tuple[int, ...]
+    dead_letters: int
 
     @property
     def lag(self) -> int:
@@ -99,6 +112,7 @@ def doctor(log: LogOption = None, as_json: JsonOption = False) -> int:
 async def _examine(url: str) -> Examined:
     from refold.client.client import Client
     from refold.log import free_bytes, open_log
+    from refold_schemas.errors import SchemaUnavailable
     from refold_tools.cli.output import ReadingProgress
 
     log = open_log(url)
@@ -119,14 +133,21 @@ async def _examine(url: str) -> Examined:
             findings.extend(_room(free_bytes(log.url)))
             findings.extend(_of_topics(log))
             findings.extend(await _of_counts(client))
+            findings.extend(await _of_registry())
             partitions: list[Partition] = []
             last_ms = 0
             for number in range(facts.partition_count):
-                partition, newest_ms = await _partition(client, number)
+                try:
+                    partition, newest_ms = await _partition(client, number)
+                except SchemaUnavailable as unknown:
+                    findings.append(_unread(number, unknown))
+                    continue
                 partitions.append(partition)
                 last_ms = max(last_ms, newest_ms)
                 findings.extend(_of_partition(partition))
             findings.append(_clock(last_ms))
+            if len(partitions) < facts.partition_count:  # of the runs nothing would be whole
+                return Examined(tuple(findings), tuple(partitions), {}, {}, ())
             found = await client.runs()
             conflicts = await _conflicts(client)
             runs = Counter(one.status for one in found)
@@ -135,9 +156,7 @@ async def _examine(url: str) -> Examined:
             rejected: Counter[str] = Counter()
             for partition in partitions:
                 rejected.update(partition.rejected)
-            if rejected:
-                said = ", ".join(f"{count} {reason}" for reason, count in rejected.most_common())
-                findings.append(Finding(NOTE, "commands", f"rejected since the start: {said}"))
+            findings.extend(_of_commands(rejected, partitions))
             return Examined(tuple(findings), tuple(partitions), dict(runs), dict(needs), conflicts)
     finally:
         progress.end()
@@ -151,8 +170,8 @@ async def _partition(client: "Client", number: int) -> tuple[Partition, int]:
     log = client.log
     fold = await client.fold_of(number)
     _, command_end = await log.bounds(Topic.COMMANDS, number)
-    rejected, newest_ms = await _rejections(client, log, number)
-    position = fold.position
+    rejected, forwarded, newest_ms = await _orders(client, log, number)
+    position, parked = fold.position, fold.parked
     return (
         Partition(
             number,
@@ -167,17 +186,23 @@ async def _partition(client: "Client", number: int) -> tuple[Partition, int]:
             command_end,
             {Verdict(kind).name.lower(): count for kind, count in fold.skipped.items()},
             rejected,
+            forwarded,
+            len(parked),
+            min((one.since_ms for one in parked.values()), default=None),
+            tuple(sorted({one.schema_id for one in parked.values()})),
+            await _letters(log, number),
         ),
         newest_ms,
     )
 
 
-async def _rejections(client: "Client", log: "Log", number: int) -> tuple[dict[str, int], int]:
-    """Counts of CommandRejected by reason, and the append time of the last record."""
+async def _orders(client: "Client", log: "Log", number: int) -> tuple[dict[str, int], int, int]:
+    """Counts of CommandRejected by reason, of CommandEmitted, and the last record's append time."""
     from refold.log import Topic
     from refold_schemas.errors import UndecodableRecord
 
     counts: Counter[str] = Counter()
+    forwarded = 0
     offset, end = await log.bounds(Topic.EVENTS, number)
     newest_ms = 0
     while offset < end:
@@ -186,13 +211,75 @@ async def _rejections(client: "Client", log: "Log", number: int) -> tuple[dict[s
             break
         for record in records:
             newest_ms = max(newest_ms, record.append_ms)
-            if client.codec.name_of(record.value or b"") == "CommandRejected":
+            name = client.codec.name_of(record.value or b"")
+            forwarded += name == "CommandEmitted"
+            if name == "CommandRejected":
                 try:
                     counts[client.codec.decode(record.value or b"").reason] += 1
                 except UndecodableRecord:
                     counts["undecodable rejection"] += 1
         offset = records[-1].offset + 1
-    return dict(counts), newest_ms
+    return dict(counts), forwarded, newest_ms
+
+
+async def _letters(log: "Log", number: int) -> int:
+    """Offsets in use of the partition's dead letters; their topic may have fewer partitions."""
+    from refold.log import Topic
+    from refold_schemas.errors import PartitionMissing
+
+    try:
+        start, end = await log.bounds(Topic.DEAD_LETTERS, number)
+    except PartitionMissing:
+        return 0
+    return end - start
+
+
+def _of_commands(rejected: "Counter[str]", partitions: list[Partition]) -> list[Finding]:
+    """What became of commands that were not simply applied."""
+    found: list[Finding] = []
+    if rejected:
+        said = ", ".join(f"{count} {reason}" for reason, count in rejected.most_common())
+        list_them = "`refold commands rejected` lists them"
+        found.append(Finding(NOTE, "commands", f"rejected since the start: {said}", list_them))
+    letters = sum(one.dead_letters for one in partitions)
+    if letters:
+        found.append(Finding(NOTE, "commands", f"{letters} dead letter(s) hold copies for people"))
+    forwarded = sum(one.forwarded for one in partitions)
+    if forwarded:
+        found.append(
+            Finding(
+                NOTE,
+                "commands",
+                f"{forwarded} were found on another partition than their run's and sent on",
+                "let their producer hash keys with murmur2 (docs/commands.md): it is faster",
+            )
+        )
+    return found
+
+
+async def _of_registry() -> list[Finding]:
+    """Whether the schema registry answers, and has what this version writes; none: nothing."""
+    from refold_schemas.errors import RegistryUnavailable
+    from refold_tools.cli.schemas import subject_problems, survey
+
+    try:
+        subjects = await survey()
+    except RegistryUnavailable as error:
+        said = f"registry unreachable: {error.message}"
+        then = "see that it runs; workers go on with the schemas that they know, none can start"
+        return [Finding(WRONG, "registry", said, then)]
+    if subjects is None:
+        return []
+    problems = subject_problems(subjects)
+    if not problems:
+        return [Finding(OK, "registry", f"it answers and has all {len(subjects)} subjects")]
+    then = "`refold schemas check`, then `refold schemas register`"
+    more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
+    return [Finding(WRONG, "registry", f"{problems[0]}{more}", then)]
+
+
+def _unread(number: int, unknown: "SchemaUnavailable") -> Finding:
+    return Finding(WRONG, f"p{number}", f"it cannot be read: {unknown.message}", unknown.next)
 
 
 def _of_partition(one: Partition) -> list[Finding]:
@@ -249,6 +336,18 @@ def _of_partition(one: Partition) -> list[Finding]:
         )
     elif one.lag:
         found.append(Finding(NOTE, name, f"{one.lag} command(s) are not decided yet"))
+    if one.parked and one.parked_since_ms is not None:
+        since = datetime.fromtimestamp(one.parked_since_ms / 1000, UTC)
+        ids = ", ".join(str(schema_id) for schema_id in one.parked_ids[:IDS_SHOWN])
+        found.append(
+            Finding(
+                WRONG,
+                name,
+                f"{one.parked} command(s) are parked since {since:%Y-%m-%d %H:%M:%S} UTC: no "
+                f"worker could read their schemas ({ids})",
+                "see that the schema registry answers and has them (R024)",
+            )
+        )
     if one.skipped:
         said = ", ".join(f"{count} {kind}" for kind, count in sorted(one.skipped.items()))
         verdict = WRONG if "foreign" in one.skipped else NOTE

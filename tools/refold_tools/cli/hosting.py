@@ -156,11 +156,13 @@ def dev(
 async def _make(url: str) -> None:
     from refold.log import open_log
     from refold_tools.cli.output import say
+    from refold_tools.cli.registering import make_ready
 
     log = open_log(url)
     if await log.open(create=True):
         say(f"made the log {log.url}", "dim", error=True)
     await log.close()
+    await make_ready(url)
 
 
 class Watcher:

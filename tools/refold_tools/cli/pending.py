@@ -1,12 +1,13 @@
 """Commands of a run that stand in the log: what waits for a worker, what was or will be refused."""
 
 import time
+from collections.abc import Sequence
 from datetime import tzinfo
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from refold.client import Client
-    from refold_projections.fold import RunState
+    from refold_projections.fold import ParkedCommand, RunState
     from refold_schemas.commands import CancelRun, Command, ResolveStep, RetryRun
     from refold_schemas.events import CommandRejected
 
@@ -30,9 +31,10 @@ class Refused(NamedTuple):
 
 async def waiting_for(client: "Client", run_id: str, command_next: int) -> list[Waiting]:
     """The run's commands from that offset on, in log order."""
+    from refold.engine.learning import decode
     from refold.log import Topic
     from refold_schemas.commands import CancelRun, ResolveStep, RetryRun, StartRun
-    from refold_schemas.errors import UndecodableRecord
+    from refold_schemas.errors import SchemaUnavailable, UndecodableRecord
 
     partition = client.partition_of(run_id)
     start, end = await client.log.bounds(Topic.COMMANDS, partition)
@@ -43,9 +45,9 @@ async def waiting_for(client: "Client", run_id: str, command_next: int) -> list[
             break
         for record in records:
             try:
-                command = client.codec.decode(record.value or b"")
-            except UndecodableRecord:
-                continue  # its owner will say so
+                command = await decode(client.codec, record.value or b"")
+            except (UndecodableRecord, SchemaUnavailable):
+                continue  # its owner will say so, or park it
             known = isinstance(command, StartRun | ResolveStep | CancelRun | RetryRun)
             if known and command.run_id == run_id:
                 found.append(Waiting(command, record.append_ms))
@@ -79,6 +81,18 @@ def waiting_words(one: Waiting, zone: tzinfo, now_ms: int) -> str:
     return f"{name} ({said}by {command.by}, {at}) waits for a worker"
 
 
+def parked_words(found: "Sequence[ParkedCommand]", zone: tzinfo, now_ms: int) -> list[str]:
+    """`1 command with its key is parked since 14:07:09, for schema id 7 (R024)`, or nothing."""
+    from refold_projections.fold import moment_near
+
+    if not found:
+        return []
+    since = moment_near(min(one.since_ms for one in found), zone, now_ms)
+    count = len(found)
+    what = "1 command with its key is" if count == 1 else f"{count} commands with its key are"
+    return [f"{what} parked since {since}, until schema id {found[0].schema_id} is known (R024)"]
+
+
 async def orders_of(client: "Client", run_id: str, zone: tzinfo) -> tuple[str, ...]:
     """Sentences on commands for the run: those that wait, and the last one that was refused.
 
@@ -93,11 +107,14 @@ async def orders_of(client: "Client", run_id: str, zone: tzinfo) -> tuple[str, .
     if state is None:
         fold = await client.fold_of(client.partition_of(run_id))
         waiting = await waiting_for(client, run_id, fold.position.command_next)
-        names = "; ".join(waiting_words(one, zone, now_ms) for one in waiting)
+        held = [one for one in fold.parked.values() if one.key == run_id.encode()]
+        named = [waiting_words(one, zone, now_ms) for one in waiting]
+        names = "; ".join([*parked_words(held, zone, now_ms), *named])
         raise RunUnknown(run_id, client.log.facts.namespace, waiting=names)
     seen = await client.boundary_at(run_id)
     waiting = await waiting_for(client, run_id, seen.command_next) if seen.commands_waiting else []
-    said = [f"{waiting_words(one, zone, now_ms)}." for one in waiting]
+    said = [f"{one}." for one in parked_words(seen.commands_parked, zone, now_ms)]
+    said += [f"{waiting_words(one, zone, now_ms)}." for one in waiting]
     if state.ended is not None and state.ended.status != "failed":
         return tuple(said)
     refused = await last_refused(client, run_id)
@@ -126,19 +143,19 @@ async def refuse_in_advance(
     if await client.owner_lives(partition) is not False:
         return
     state = await client.find(command.run_id)
-    event = _decided(state, command)
+    event = decided(state, command)
     if not isinstance(event, CommandRejected) or event.reason == "duplicate":
         return
     fold = await client.fold_of(partition)
     before = await waiting_for(client, command.run_id, fold.position.command_next)
-    if not before and _is_certain(state, command, event):
+    if not before and is_certain(state, command, event):
         raise client.refusal(command, event, sent=False)
     say(
         f"note: at the log's end {event.detail}; a worker will refuse it if it stays so", error=True
     )
 
 
-def _decided(state: "RunState | None", command: "ResolveStep | RetryRun | CancelRun") -> object:
+def decided(state: "RunState | None", command: "ResolveStep | RetryRun | CancelRun") -> object:
     """What an owner would decide now."""
     from refold.engine import decide
     from refold_schemas.commands import CancelRun, RetryRun
@@ -150,7 +167,8 @@ def _decided(state: "RunState | None", command: "ResolveStep | RetryRun | Cancel
     return decide.resolve_step(state, command, 0, under_way=False, believe_in_ms=0)[0]
 
 
-def _is_certain(state: "RunState | None", command: "Command", event: "CommandRejected") -> bool:
+def is_certain(state: "RunState | None", command: "Command", event: "CommandRejected") -> bool:
+    """Whether no worker's work can take a refusal away any more."""
     from refold_schemas.commands import ResolveStep
 
     if event.reason in CERTAIN:

@@ -108,6 +108,7 @@ class _Run:
         from refold.log import open_log
         from refold_tools.cli.ending import outcome_of
         from refold_tools.cli.output import ReadingProgress, say
+        from refold_tools.cli.registering import make_ready
 
         log = open_log(url)
         if await log.open(create=True):
@@ -115,6 +116,7 @@ class _Run:
         progress = ReadingProgress()
         try:
             async with Client(log, by=self.by, on_progress=progress) as client:
+                await make_ready(url, client.codec)
                 state = await client.find(self.run_id)
                 progress.end()
                 if state is not None:
@@ -176,7 +178,14 @@ class _Run:
         partition = client.partition_of(self.run_id)
         end = hard_exit(lambda: worker, as_json=self.as_json)
         settings = WorkerSettings(time_zone=str(self.zone))
-        worker = Worker(self.app, client.log, on_event=on_event, exit_hard=end, settings=settings)
+        worker = Worker(
+            self.app,
+            client.log,
+            on_event=on_event,
+            exit_hard=end,
+            settings=settings,
+            codec=client.codec,
+        )
         with stop_on_signals(self.stopping.set):
             serving = asyncio.create_task(worker.run(), name="worker")
             following = asyncio.create_task(

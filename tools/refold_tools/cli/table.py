@@ -79,6 +79,11 @@ COMMANDS = (
         "Look over log, owners, clock, commands and runs.",
     ),
     Entry(
+        "commands",
+        "refold_tools.cli.orders:commands",
+        "List rejected commands, or publish one again.",
+    ),
+    Entry(
         "archive",
         "refold_tools.cli.archiving:archive",
         "Copy the events of finished runs to files, and trim the log behind them.",
@@ -86,8 +91,8 @@ COMMANDS = (
     Entry("namespace", "refold_tools.cli.keeping:namespace", "Make or show a namespace of a log."),
     Entry(
         "schemas",
-        "refold_tools.cli.keeping:schemas",
-        "List, show or check the schemas of the records.",
+        "refold_tools.cli.schemas:schemas",
+        "List, show, check or register the schemas of the records.",
     ),
     Entry(
         "devstack",

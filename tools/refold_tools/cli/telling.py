@@ -24,6 +24,7 @@ STYLES = {
     "diverged": "bold red",
     "conflict": "bold red",
     "rejected": "yellow",
+    "forwarded": "yellow",
     "warning": "yellow",
     "ended_claim": "yellow",
     "log": "dim",

@@ -9,6 +9,8 @@ from refold_projections.fold.state import UNSETTLED
 from refold_schemas.errors.base import told
 from refold_schemas.events import (
     AttemptReported,
+    CommandEmitted,
+    CommandParked,
     CommandRejected,
     CursorAdvanced,
     Event,
@@ -135,7 +137,11 @@ def _what(event: Event, zone: tzinfo, today: date) -> str:
         case RunCancelled(reason=reason):
             return reason
         case CommandRejected(command_type=kind, reason=reason, detail=detail):
-            return f"{kind} refused ({reason}): {told(detail).brief}"
+            return f"{kind or 'a command'} refused ({reason}): {told(detail).brief}"
+        case CommandParked(command_offset=offset, state=state, detail=detail):
+            return f"command at offset {offset}, {state}: {told(detail).brief}"
+        case CommandEmitted(command_type=kind, command_offset=offset, partition=place):
+            return f"{kind} at offset {offset} is sent to partition {place}, where its run is"
 
 
 def _resolved_words(event: StepResolved) -> str:

@@ -130,6 +130,7 @@ async def _play(
     *,
     as_json: bool,
 ) -> dict[str, object]:
+    from refold.client.registering import make_registered
     from refold.log import open_log
     from refold_tools.demo.director import Director
     from refold_tools.demo.timeline import Timeline
@@ -142,6 +143,9 @@ async def _play(
         log = open_log(absolute(url or f"sqlite:///{folder}/log.db"))
         await log.open(create=True)
         try:
+            registered = await make_registered(log.url)
+            if registered is not None:
+                timeline.say("log", registered)
             kept = url is not None
             async with Director(log, examples, Path(folder), timeline, log_kept=kept) as director:
                 told = [

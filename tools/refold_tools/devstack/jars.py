@@ -26,11 +26,18 @@ def bring(service: str, cache: Path, java: Java, tell: Tell) -> Path:
 
     A folder appears under its name once it is whole, so one that is there can be used.
     """
-    digest = hashlib.sha256(POM.read_bytes()).hexdigest()[:10]
-    whole = cache / f"{service}-{VERSIONS[service]}-{digest}"
+    return bring_from(POM, service, VERSIONS[service], SIZES[service], cache, java, tell)
+
+
+def bring_from(
+    pom: Path, profile: str, version: str, size: str, cache: Path, java: Java, tell: Tell
+) -> Path:
+    """The same of a profile of another pom, which puts its files into `files/`."""
+    digest = hashlib.sha256(pom.read_bytes()).hexdigest()[:10]
+    whole = cache / f"{profile}-{version}-{digest}"
     if whole.is_dir():
         return whole
-    what = f"{service} {VERSIONS[service]}"
+    what = f"{profile} {version}"
     maven = shutil.which("mvn")
     if maven is None:
         raise PrerequisiteMissing(
@@ -39,10 +46,10 @@ def bring(service: str, cache: Path, java: Java, tell: Tell) -> Path:
             "then repeat `refold devstack up`",
         )
     cache.mkdir(parents=True, exist_ok=True)
-    tell(f"{what}: fetching it with Maven ({SIZES[service]} the first time)")
+    tell(f"{what}: fetching it with Maven ({size} the first time)")
     with tempfile.TemporaryDirectory(prefix="fetching-", dir=cache) as made:
-        shutil.copy(POM, made)
-        command = [maven, "-B", "-Dstyle.color=never", "-P", service, "generate-resources"]
+        shutil.copy(pom, Path(made, "pom.xml"))
+        command = [maven, "-B", "-Dstyle.color=never", "-P", profile, "generate-resources"]
         _run(command, Path(made), java, what, tell)
         try:
             Path(made, "files").rename(whole)

@@ -1,6 +1,6 @@
 """The schema registry, Apicurio: how it is started, and when it is ready.
 
-Its store is in memory: schemas are registered again by those who need them, and ids start at 1.
+Its store is an H2 database in its folder: ids stand in logs, so they have to live as long.
 """
 
 import http.client
@@ -12,6 +12,8 @@ from refold_tools.devstack.java import Java
 from refold_tools.devstack.layout import HOST, REGISTRY_PATH
 
 ANSWER_WITHIN_S = 5.0
+DATABASE = "registry-db"
+"""Written at each commit: an id that was given out must be there after a crash."""
 
 
 class Registry(NamedTuple):
@@ -36,6 +38,7 @@ class Registry(NamedTuple):
             # Health and metrics: nobody asks for them, and 9000 on all addresses may be taken.
             f"-Dquarkus.management.host={HOST}",
             "-Dquarkus.management.port=0",
+            f"-Dapicurio.datasource.url=jdbc:h2:file:{self.folder / DATABASE};WRITE_DELAY=0",
         )
         application = str(self.files / "quarkus-run.jar")
         return Launch([str(self.java.path), *options, "-jar", application], self.folder)

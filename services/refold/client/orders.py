@@ -1,0 +1,118 @@
+"""What became of commands that were not simply applied: rejected, parked or sent on, as events say.
+
+Unlike a run's history this reads whole partitions, since much of it names no run.
+"""
+
+import base64
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from refold.client.history import position_at
+from refold.engine.learning import name_of
+from refold.engine.letters import is_whole
+from refold.engine.lookup import Lookup
+from refold.log import Log, Topic
+from refold.log.port import Record
+from refold_projections.fold import Verdict, judge
+from refold_schemas.codec import Codec, RecordHeader
+from refold_schemas.errors import UndecodableRecord
+from refold_schemas.events import CommandEmitted, CommandParked, CommandRejected
+
+READ_SIZE_MAX = 4 << 20
+NAMES = frozenset({"CommandRejected", "CommandParked", "CommandEmitted"})
+
+
+@dataclass(frozen=True, slots=True)
+class OrderRecord:
+    """One such event that counts. `run_id` is None where none is known; `at_ms`: owner's clock."""
+
+    partition: int
+    offset: int
+    at_ms: int
+    run_id: str | None
+    event: CommandRejected | CommandParked | CommandEmitted
+
+
+async def read_orders(log: Log, codec: Codec, partition: int) -> AsyncIterator[OrderRecord]:
+    """The events of a partition that are about such commands, in log order, up to its end now.
+
+    Raises OffsetOutOfRange as `read_history`.
+    """
+    offset, end = await log.bounds(Topic.EVENTS, partition)
+    position = await position_at(log, codec, partition, offset, end)
+    while offset < end:
+        records = await log.read(Topic.EVENTS, partition, offset, size_max=READ_SIZE_MAX)
+        if not records:
+            return
+        for record in records:
+            header = RecordHeader.read(record.header)
+            position, verdict = judge(position, record.offset, header)
+            if verdict is not Verdict.COUNTS or header is None:
+                continue
+            try:
+                if await name_of(codec, record.value or b"") not in NAMES:
+                    continue
+                event = codec.decode(record.value or b"")
+            except UndecodableRecord:
+                continue
+            run_id = _run_id(record, event)
+            yield OrderRecord(partition, record.offset, header.at_ms, run_id, event)
+        offset = records[-1].offset + 1
+
+
+def _run_id(record: Record, event: object) -> str | None:
+    if isinstance(event, CommandEmitted):
+        return event.run_id
+    key = event.key if isinstance(event, CommandParked) else record.key
+    return None if key is None else key.decode("utf-8", "replace")
+
+
+async def rejected_at(
+    log: Log, codec: Codec, partition: int, command_offset: int
+) -> OrderRecord | None:
+    """The rejection of the command at this offset of the partition's commands, if it was rejected.
+
+    One that was parked is found too.
+    """
+    found = None
+    async for record in read_orders(log, codec, partition):
+        event = record.event
+        if isinstance(event, CommandRejected) and event.command_offset == command_offset:
+            found = record
+    return found
+
+
+async def raw_of(log: Log, rejection: OrderRecord) -> bytes | None:
+    """The whole bytes of a rejected command: from where it was, from its dead letter, its event.
+
+    None where nobody has them any more.
+    """
+    event = rejection.event
+    assert isinstance(event, CommandRejected)
+    record = await Lookup(log, Topic.COMMANDS, rejection.partition).at(event.command_offset)
+    if record is not None:
+        return record.value or b""
+    if is_whole(event.raw):
+        return event.raw
+    offset, end = await log.bounds(Topic.DEAD_LETTERS, rejection.partition)
+    while offset < end:
+        letters = await log.read(Topic.DEAD_LETTERS, rejection.partition, offset)
+        if not letters:
+            break
+        for letter in letters:
+            raw = _raw_in(letter.value or b"", event.command_offset)
+            if raw is not None:
+                return raw
+        offset = letters[-1].offset + 1
+    return None
+
+
+def _raw_in(letter: bytes, command_offset: int) -> bytes | None:
+    try:
+        said = json.loads(letter)
+        if said["offset"] == command_offset and said["raw_whole"] is True:
+            return base64.b64decode(said["raw"], validate=True)
+    except (ValueError, KeyError, TypeError):  # no letter of ours
+        return None
+    return None

@@ -1,0 +1,377 @@
+"""Commands of producers that are not ours, on a real broker: what docs/commands.md says of each.
+
+Field reports: F20 (partitioners differ), F24 (one bad record), F30 (a run that has ended).
+"""
+
+import asyncio
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from refold.client.client import Client
+from refold.log import partition_for
+from refold_schemas.codec import Codec
+from refold_schemas.commands import CancelRun, Command, StartRun
+from refold_schemas.events import CommandRejected
+from refold_schemas.registry import FileRegistry, canonical_form
+from refold_schemas.values import Value, encode_value
+from refold_tools.devstack import KAFKA, home
+from refold_tools.devstack.jars import bring
+from refold_tools.devstack.java import choose, javas
+from refold_tools.devstack.telling import quiet
+from support.java_compiler import compile_java
+from support.kafka_broker import JAVA_MIN, Broker, started
+
+REFOLD = [sys.executable, "-m", "refold_tools.cli"]
+EXAMPLES = Path(__file__).parents[2] / "examples" / "producers"
+WITHIN_S = 120.0
+PARTITIONS = 6
+CODEC = Codec(FileRegistry())
+APP = """
+from datetime import timedelta
+
+from refold import App, RunContext
+
+app = App("shop")
+
+@app.run("order")
+async def order(ctx: RunContext, pence: int) -> int:
+    return pence
+
+@app.run("wait")
+async def wait(ctx: RunContext, pence: int) -> int:
+    await ctx.sleep(timedelta(days=1))
+    return pence
+"""
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    yield from started(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def shop(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator["Shop"]:
+    """A namespace with a worker."""
+    folder = tmp_path_factory.mktemp("foreign")
+    (folder / "shop.py").write_text(APP)
+    made = Shop(broker, folder)
+    made.refold("namespace", "create", "--log", f"{made.url}?partitions={PARTITIONS}", own=True)
+    with (folder / "worker.log").open("wb") as said:
+        worker = subprocess.Popen(
+            [*REFOLD, "worker", "shop:app", "--log", made.url],
+            cwd=folder,
+            stdout=said,
+            stderr=said,
+            env={**os.environ, "PYTHONPATH": str(folder)},
+        )
+    try:
+        yield made
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        try:
+            worker.wait(30)
+        except subprocess.TimeoutExpired:
+            worker.kill()
+            worker.wait()
+
+
+class Shop:
+    """What the tests ask of the namespace."""
+
+    def __init__(self, broker: Broker, folder: Path) -> None:
+        self.broker, self.folder = broker, folder
+        self.url = f"kafka://{broker.server}/shop"
+        self.default = Producer({"bootstrap.servers": broker.server, "linger.ms": 0})
+        """librdkafka's default partitioner, which is not Kafka's."""
+        self.murmur2 = Producer(
+            {"bootstrap.servers": broker.server, "linger.ms": 0, "partitioner": "murmur2_random"}
+        )
+
+    def refold(self, *arguments: str, code: int = 0, own: bool = False) -> Any:
+        where = () if own else ("--log", self.url)
+        done = subprocess.run(
+            [*REFOLD, *arguments, *where, "--json"],
+            capture_output=True,
+            text=True,
+            timeout=WITHIN_S,
+            cwd=self.folder,
+            check=False,
+        )
+        assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return json.loads(done.stdout.splitlines()[-1])
+
+    def send(
+        self,
+        command: Command | bytes,
+        *,
+        key: bytes | str | None = "run_id",
+        producer: Producer | None = None,
+        partition: int | None = None,
+    ) -> tuple[int, int]:
+        """Publish; returns partition and offset. Raises KafkaException."""
+        data = command if isinstance(command, bytes) else CODEC.encode(command)
+        if key == "run_id":
+            assert not isinstance(command, bytes)
+            key = command.run_id.encode()
+        told: list[Any] = []
+        chosen = self.default if producer is None else producer
+        chosen.produce(
+            "shop.commands",
+            data,
+            key,
+            partition=-1 if partition is None else partition,  # librdkafka's word for "choose"
+            on_delivery=lambda *said: told.append(said),
+        )
+        assert chosen.flush(60) == 0
+        error, message = told[0]
+        if error is not None:
+            raise KafkaException(error)
+        return message.partition(), message.offset()
+
+    def rejected(self) -> dict[tuple[int, int], CommandRejected]:
+        """Every rejection, by the command's partition and offset."""
+
+        async def read() -> dict[tuple[int, int], CommandRejected]:
+            async with Client(self.url) as client:
+                return {
+                    (number, one.event.command_offset): one.event
+                    for number in range(PARTITIONS)
+                    async for one in client.orders(number)
+                    if isinstance(one.event, CommandRejected)
+                }
+
+        return asyncio.run(read())
+
+    def status(self, run_id: str) -> str | None:
+        async def read() -> str | None:
+            async with Client(self.url) as client:
+                if await client.find(run_id) is None:
+                    return None
+                return (await client.boundary(run_id)).status
+
+        return asyncio.run(read())
+
+
+def until(check: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + WITHIN_S
+    while not check():
+        assert time.monotonic() < end, f"not within {WITHIN_S:g} s: {what}"
+        time.sleep(0.2)
+
+
+def start(run_id: str, run: str = "order", given: object = 1, command_id: str = "") -> StartRun:
+    return StartRun(command_id or f"start-{run_id}", run_id, run, encode_value(given), None, "them")
+
+
+def astray(count: int) -> list[str]:
+    """Run ids that librdkafka's default partitioner puts on another partition than murmur2."""
+    import zlib
+
+    ids = (f"astray-{number}" for number in range(1_000))
+    found = [
+        one
+        for one in ids
+        if zlib.crc32(one.encode()) % PARTITIONS != partition_for(one, PARTITIONS)
+    ]
+    return found[:count]
+
+
+def test_the_examples_start_runs_without_refold(shop: Shop, tmp_path: Path) -> None:
+    """In Python with a bare client at default settings, and in Java."""
+    command = [sys.executable, str(EXAMPLES / "start_run.py"), shop.broker.server, "shop"]
+
+    def python(*arguments: str, code: int = 0) -> Any:
+        done = subprocess.run(
+            [*command, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=WITHIN_S,
+            env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+            check=False,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return json.loads(done.stdout)
+
+    (run_id,) = astray(1)
+    told = python("order", "4160", "--run-id", run_id)
+    assert (told["started"], told["version"]) == (True, "1")
+    assert told["partition"] == partition_for(run_id, PARTITIONS)
+    refused = python("no-such-run", "1", "--run-id", "example-2", code=1)
+    assert refused["reason"] == "unknown_function"
+
+    java = choose(javas(), JAVA_MIN, "the example")
+    lib = bring(KAFKA, home() / "jars", java, quiet)
+    compile_java(EXAMPLES / "StartRun.java", tmp_path, lib, java)
+    ran = subprocess.run(
+        [
+            *(str(java.path), "-cp", f"{tmp_path}:{lib}/*", "StartRun"),
+            *(shop.broker.server, "shop", "order", "42", "from-java"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=WITHIN_S,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    stored = json.loads(ran.stdout.splitlines()[-1])
+    assert stored["partition"] == partition_for("from-java", PARTITIONS)
+    until(lambda: shop.status("from-java") == "completed", "the run from Java completes")
+    until(lambda: shop.status(run_id) == "completed", "the run from Python completes")
+    history = shop.refold("history", run_id)["records"]
+    assert "CommandEmitted" in [one["event"] for one in history], "it took the detour"
+
+
+def test_the_example_has_the_released_schemas() -> None:
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("start_run", EXAMPLES / "start_run.py")
+    assert spec is not None
+    assert spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    registry = FileRegistry()
+    for schema_id, schema in (
+        (example.START_RUN_ID, example.START_RUN),
+        (example.RUN_STARTED_ID, example.RUN_STARTED),
+        (example.COMMAND_REJECTED_ID, example.COMMAND_REJECTED),
+    ):
+        assert canonical_form(schema) == canonical_form(
+            fastavro.parse_schema(registry.schema(schema_id))
+        )
+
+
+def test_whatever_the_partitioner_and_the_key_every_command_counts_f20(shop: Shop) -> None:
+    """F20: start by one hash, cancel by another, keys that are null or empty."""
+    first, second, third, fourth = astray(5)[1:]
+    wrong = {run_id: (partition_for(run_id, PARTITIONS) + 1) % PARTITIONS for run_id in astray(5)}
+    shop.send(start(first, "wait"), producer=shop.murmur2)
+    until(lambda: shop.status(first) == "waiting", "the run waits")
+    place, _ = shop.send(CancelRun("cancel-first", first, "them", ""))
+    assert place != partition_for(first, PARTITIONS)
+    shop.send(start(second), key=None, partition=wrong[second])
+    shop.send(start(third), key=b"", partition=wrong[third])
+    shop.send(start(fourth), producer=shop.murmur2)
+    shop.send(start(fourth))  # the same command once more, by the other hash
+    for run_id in (second, third, fourth):
+        until(lambda run_id=run_id: shop.status(run_id) == "completed", f"{run_id} completes")  # type: ignore[misc]
+    until(lambda: shop.status(first) == "cancelled", "its cancel found its way")
+    until(
+        lambda: any(
+            one.command_id == f"start-{fourth}" and one.reason == "duplicate"
+            for one in shop.rejected().values()
+        ),
+        "the copy is known as one",
+    )
+    runs = [one["run_id"] for one in shop.refold("runs")["runs"]]
+    assert len(runs) == len(set(runs))
+    doctor = shop.refold("doctor")
+    assert sum(one["forwarded"] for one in doctor["partitions"]) >= 4
+    assert sum(one["lag"] for one in doctor["partitions"]) == 0
+
+
+def test_each_bad_input_has_the_outcome_of_the_table_f24(shop: Shop) -> None:
+    """F24, F30: one decision each, visible in the lists, and the valid ones are not held up."""
+    place = partition_for("table", PARTITIONS)
+    good = CODEC.encode(start("bytes"))
+    wide = Value("", 1, "j1", None, b'"' + b"x" * 1_100_000 + b'"', None)
+    long_name = StartRun("c-long", "long", "f" * 1_001, encode_value(1), None, "them")
+    bad: list[tuple[Command | bytes, str]] = [
+        (b"", "undecodable"),
+        (b"\0\0", "undecodable"),
+        (b"\x05junk", "undecodable"),
+        (b"\0" + (999).to_bytes(4, "big") + good[5:], "undecodable"),
+        (good[:-3], "undecodable"),
+        (good + b"!", "undecodable"),
+        (CODEC.encode(start("x" * 201)), "undecodable"),
+        (CancelRun("c-none", "table", "them", ""), "unknown_run"),
+        (start("table", "no-such-run", command_id="c-plan"), "unknown_function"),
+        (start("table", "order", {"no": "number"}, command_id="c-input"), "input_invalid"),
+        (start("table"), ""),
+        (start("table"), "duplicate"),
+        (start("table", command_id="c-again"), "run_exists"),
+        (start("table", given=2, command_id="c-other"), "run_exists_other_input"),
+    ]
+    sent = [(shop.send(one, key=b"table", partition=place), why) for one, why in bad]
+    until(lambda: shop.status("table") == "completed", "the valid one is not held up")
+    late = CancelRun("c-late", "table", "them", "")
+    sent.append((shop.send(late, partition=place), "run_ended"))
+    large = StartRun("c-wide", "wide", "order", wide, None, "them")
+    for command in (large, long_name):
+        home = partition_for(command.run_id, PARTITIONS)
+        where = shop.send(command, partition=home, producer=_generous(shop))
+        sent.append((where, "too_large"))
+    refused = [where for where, why in sent if why]
+    until(lambda: set(refused) <= set(shop.rejected()), "each is decided")
+    seen = shop.rejected()
+    assert [seen[where].reason for where, why in sent if why] == [why for _, why in sent if why]
+    assert [where for where, why in sent if not why and where in seen] == []
+    with pytest.raises(KafkaException) as raised:
+        shop.send(b"\0" * (5 << 20), key=b"table", producer=_generous(shop), partition=place)
+    assert raised.value.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE
+
+    expected = {where for where, why in sent if why not in ("", "duplicate", "run_exists")}
+    until(lambda: expected <= set(letters(shop)), "their letters are there")
+    told = letters(shop)
+    for where, why in sent:
+        assert (where in told) == (where in expected)
+        if where in expected:
+            assert told[where]["reason"] == why
+    for (where, _), (data, _) in zip(sent[:7], bad[:7], strict=True):
+        assert base64.b64decode(told[where]["raw"]) == data, "raw bytes are kept"
+
+    listed = shop.refold("commands", "rejected", "--limit", "1000")["rejected"]
+    assert expected <= {(one["partition"], one["offset"]) for one in listed}
+    again = shop.refold("commands", "republish", *map(str, sent[3][0]), code=1)["error"]
+    assert again["code"] == "R528"
+    doctor = shop.refold("doctor")
+    assert sum(one["dead_letters"] for one in doctor["partitions"]) >= len(expected)
+    history = shop.refold("history", "table")["records"]
+    assert [one["what"] for one in history if "run_ended" in (one["what"] or "")]
+
+
+def _generous(shop: Shop) -> Producer:
+    """One that lets the broker say what is too large."""
+    return Producer({"bootstrap.servers": shop.broker.server, "message.max.bytes": 20 << 20})
+
+
+def letters(shop: Shop) -> dict[tuple[int, int], Any]:
+    """What stands in the dead letters, by the command's partition and offset."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": shop.broker.server,
+            "group.id": f"letters-{uuid.uuid4()}",
+            "enable.auto.commit": False,
+        }
+    )
+    found: dict[tuple[int, int], Any] = {}
+    try:
+        for number in range(PARTITIONS):
+            place = TopicPartition("shop.dead-letters", number, 0)
+            _, end = consumer.get_watermark_offsets(place, timeout=30)
+            consumer.assign([place])
+            read = 0
+            while read < end:
+                message = consumer.poll(10)
+                assert message is not None
+                assert message.error() is None
+                read = (message.offset() or 0) + 1
+                letter = json.loads(message.value() or b"")
+                found[letter["partition"], letter["offset"]] = letter
+    finally:
+        consumer.close()
+    return found

@@ -1,0 +1,267 @@
+"""`refold commands`, and what `history` and `doctor` say of commands that are not ours."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from refold.log import partition_for
+from refold.log.memory import MemoryBroker, MemoryLog
+from refold.log.port import Entry, Topic
+from refold_schemas.commands import CancelRun, Command, StartRun
+from refold_schemas.events import (
+    CommandEmitted,
+    CommandParked,
+    CommandRejected,
+    Event,
+    RunCompleted,
+)
+from refold_schemas.values import encode_value
+from refold_tools.cli import main
+from support.written_log import CODEC, NOON_MS, Writer, started
+
+URL = "memory://orders"
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def broker() -> MemoryBroker:
+    keeper = MemoryLog(URL)
+    keeper.broker.recreate()
+    return keeper.broker
+
+
+@pytest.fixture
+def writer(broker: MemoryBroker) -> Writer:
+    made = Writer(broker)
+    made.claim()
+    return made
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("REFOLD_LOG", "REFOLD_TIME_ZONE", "REFOLD_DEBUG", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def told(capsys: Capture, *arguments: str, code: int = 0, url: str = URL) -> str:
+    assert main([*arguments, "--log", url]) == code
+    return capsys.readouterr().out
+
+
+def answered(capsys: Capture, *arguments: str, code: int = 0, url: str = URL) -> Any:
+    return json.loads(told(capsys, *arguments, "--json", code=code, url=url).splitlines()[-1])
+
+
+def publish(broker: MemoryBroker, command: Command | bytes, *, partition: int = 0) -> int:
+    data = command if isinstance(command, bytes) else CODEC.encode(command)
+    return broker.put(Topic.COMMANDS, partition, [Entry(b"r1", data)])
+
+
+def decided(writer: Writer, run_id: str | None, *events: Event) -> None:
+    writer.command_next += 1
+    writer.write(run_id, *events)
+
+
+def start(command_id: str = "c-start", *, run_id: str = "r1") -> StartRun:
+    return StartRun(command_id, run_id, "shop", encode_value(1), None, "them")
+
+
+def refused(
+    offset: int, reason: str, command_id: str = "c-cancel", kind: str = "CancelRun"
+) -> CommandRejected:
+    return CommandRejected(command_id, kind, offset, reason, f"because of {reason}", None)
+
+
+def undecodable(offset: int, data: bytes) -> CommandRejected:
+    return CommandRejected("", "", offset, "undecodable", "it is no record", data[:1_024])
+
+
+# ---- rejected
+
+
+def test_rejected_commands_are_listed_with_place_time_and_reason(
+    broker: MemoryBroker, writer: Writer, capsys: Capture
+) -> None:
+    publish(broker, b"junk")
+    publish(broker, CancelRun("c-cancel", "r1", "them", ""))
+    publish(broker, CancelRun("c-cancel", "r1", "them", ""))
+    decided(writer, None, undecodable(0, b"junk"))
+    decided(writer, "r1", refused(1, "unknown_run"))
+    decided(writer, "r1", refused(2, "duplicate"))
+    seen = answered(capsys, "commands", "rejected")
+    assert seen["total"] == 2
+    assert seen["rejected"][1] == {
+        "partition": 0,
+        "offset": 0,
+        "at": "2026-08-01T12:00:01.000+00:00",
+        "reason": "undecodable",
+        "detail": "it is no record",
+        "command_type": None,
+        "command_id": None,
+        "run_id": None,
+        "event_offset": 1,
+    }
+    assert (seen["rejected"][0]["run_id"], seen["rejected"][0]["offset"]) == ("r1", 1)
+    assert answered(capsys, "commands", "rejected", "--all")["total"] == 3
+    assert answered(capsys, "commands", "rejected", "--reason", "duplicate")["total"] == 1
+    assert answered(capsys, "commands", "rejected", "--run-id", "r1")["total"] == 1
+    lines = told(capsys, "commands", "rejected", "--limit", "1").splitlines()
+    assert "CancelRun" in lines[1]
+    assert "because of unknown_run" in lines[1]
+    assert lines[2] == "1 earlier ones are not shown: --limit 2"
+
+
+def test_none_rejected_is_said(writer: Writer, capsys: Capture) -> None:
+    assert told(capsys, "commands", "rejected") == "no command was rejected\n"
+
+
+# ---- republish
+
+
+def test_a_command_that_may_be_taken_now_is_published_again(
+    broker: MemoryBroker, writer: Writer, capsys: Capture
+) -> None:
+    offset = publish(broker, start())
+    decided(writer, "r1", refused(offset, "unknown_function", "c-start", "StartRun"))
+    seen = answered(capsys, "commands", "republish", "0", str(offset))
+    assert seen == {
+        "command_type": "StartRun",
+        "command_id": "c-start",
+        "run_id": "r1",
+        "partition": 0,
+        "fresh_id": False,
+    }
+    (_, again) = broker.records(Topic.COMMANDS, 0)
+    assert (again.key, CODEC.decode(again.value or b"")) == (b"r1", start())
+
+
+def test_what_its_run_remembers_as_refused_gets_an_id_of_its_own(
+    broker: MemoryBroker, writer: Writer, capsys: Capture
+) -> None:
+    writer.write("r1", *started())
+    offset = publish(broker, CancelRun("c-cancel", "r1", "them", ""))
+    decided(writer, "r1", refused(offset, "input_invalid"))
+    seen = answered(capsys, "commands", "republish", "0", str(offset))
+    assert seen["fresh_id"] is True
+    assert CODEC.decode(broker.records(Topic.COMMANDS, 0)[1].value or b"") == CancelRun(
+        seen["command_id"], "r1", "them", ""
+    )
+    assert "under the new id" in told(capsys, "commands", "republish", "0", str(offset))
+
+
+def test_the_whole_copy_of_a_dead_letter_is_taken_where_the_record_is_trimmed(
+    broker: MemoryBroker, writer: Writer, capsys: Capture
+) -> None:
+    offset = publish(broker, start())
+    decided(writer, "r1", refused(offset, "unknown_function", "c-start", "StartRun"))
+    broker.trim(Topic.COMMANDS, 0, offset + 1)
+    error = answered(capsys, "commands", "republish", "0", "0", code=1)["error"]
+    assert error["code"] == "R527"
+    raw = base64.b64encode(CODEC.encode(start())).decode()
+    cut = json.dumps({"offset": 0, "raw": raw, "raw_whole": False}).encode()
+    whole = json.dumps({"offset": 0, "raw": raw, "raw_whole": True}).encode()
+    for letter in (b"no letter", cut, whole):
+        broker.put(Topic.DEAD_LETTERS, 0, [Entry(None, letter)])
+    assert answered(capsys, "commands", "republish", "0", "0")["command_id"] == "c-start"
+    assert CODEC.decode(broker.records(Topic.COMMANDS, 0)[0].value or b"") == start()
+
+
+def test_the_bytes_that_the_rejection_kept_are_taken_where_they_are_all(
+    broker: MemoryBroker, writer: Writer, capsys: Capture
+) -> None:
+    """It could not be read then, by an older worker say; here it can."""
+    publish(broker, start())
+    decided(writer, None, undecodable(0, CODEC.encode(start())))
+    broker.trim(Topic.COMMANDS, 0, 1)
+    assert answered(capsys, "commands", "republish", "0", "0")["command_id"] == "c-start"
+
+
+def test_what_would_surely_be_refused_again_is_not_sent(
+    broker: MemoryBroker, writer: Writer, capsys: Capture
+) -> None:
+    long = StartRun("c-long", "r2", "s" * 2_000, encode_value(1), None, "them")
+    publish(broker, b"\x05junk")
+    publish(broker, long)
+    publish(broker, start("c-other"))
+    publish(broker, CancelRun("c-cancel", "r1", "them", ""))
+    writer.write("r1", *started(), RunCompleted(encode_value(1)))
+    decided(writer, None, undecodable(0, b"\x05junk"))
+    decided(writer, "r2", refused(1, "too_large"))
+    decided(writer, "r1", refused(2, "run_exists_other_input", "c-other", "StartRun"))
+    decided(writer, "r1", refused(3, "run_ended"))
+    words = ("its first byte is 5", "its run has 2,000 characters", "run r1 exists", "completed")
+    for offset, word in enumerate(words):
+        error = answered(capsys, "commands", "republish", "0", str(offset), code=1)["error"]
+        assert error["code"] == "R528"
+        assert word in error["message"]
+    assert len(broker.records(Topic.COMMANDS, 0)) == 4
+
+
+def test_only_rejected_commands_are_published_again(
+    broker: MemoryBroker, writer: Writer, capsys: Capture
+) -> None:
+    for _ in range(3):
+        publish(broker, start())
+    decided(writer, "r1", *started())
+    decided(writer, None, CommandParked(1, b"r1", 77, "waiting", "not known here"))
+    words = ("it was applied", "it is parked", "it is not decided yet", "end at 3")
+    for offset, word in enumerate(words):
+        error = answered(capsys, "commands", "republish", "0", str(offset), code=2)["error"]
+        assert error["code"] == "R529"
+        assert word in error["message"]
+
+
+# ---- history and doctor
+
+
+def test_history_and_doctor_tell_of_parked_and_forwarded_commands(capsys: Capture) -> None:
+    url = "memory://orders-of-two"
+    keeper = MemoryLog(url, partition_count=2)
+    broker = keeper.broker
+    broker.recreate()
+    home = partition_for("r1", 2)
+    here, there = Writer(broker, home), Writer(broker, 1 - home)
+    for one in (here, there):
+        one.claim()
+    emitted = CommandEmitted("c1", "StartRun", "r1", 0, home, CODEC.encode(start()))
+    decided(there, None, emitted)
+    decided(here, None, CommandParked(0, b"r1", 77, "waiting", "its schema is not known here"))
+    decided(here, None, CommandParked(1, b"r2", 78, "waiting", "its schema is not known here"))
+    here.write(None, CommandParked(0, b"r1", 77, "decided", "it was parked"))
+    here.write("r1", *started())
+    broker.put(Topic.DEAD_LETTERS, 0, [Entry(None, b"{}")])
+    records = answered(capsys, "history", "r1", "--no-claims", url=url)["records"]
+    assert sorted(one["event"] for one in records) == [
+        "CommandEmitted",
+        "CommandParked",
+        "CommandParked",
+        "RunStarted",
+    ]
+    assert f"p{1 - home}:1" in told(capsys, "history", "r1", url=url)
+    assert "CommandEmitted" not in told(capsys, "history", "r1", "--no-elsewhere", url=url)
+    seen = answered(capsys, "doctor", code=1, url=url)
+    parked = seen["partitions"][home]
+    assert (parked["parked"], parked["parked_ids"]) == (1, [78])
+    assert parked["parked_since_ms"] == NOON_MS + 2_000
+    assert sum(one["forwarded"] for one in seen["partitions"]) == 1
+    said = " ".join(one["said"] for one in seen["findings"])
+    assert "1 command(s) are parked since 2026-08-01 12:00:02 UTC" in said
+    assert "1 were found on another partition" in said
+    assert "1 dead letter(s)" in said
+
+
+def test_why_tells_of_a_parked_command(
+    broker: MemoryBroker, writer: Writer, capsys: Capture
+) -> None:
+    for _ in range(3):
+        publish(broker, start())
+    decided(writer, None, CommandParked(0, b"r1", 77, "waiting", "not known here"))
+    error = answered(capsys, "why", "r1", code=2)["error"]
+    assert "1 command with its key is parked since" in error["message"]
+    writer.write("r1", *started())
+    decided(writer, None, CommandParked(1, b"r1", 77, "behind", "another one is parked"))
+    text = answered(capsys, "why", "r1")["text"]
+    assert "2 commands with its key are parked since" in text
+    assert "until schema id 77 is known (R024)" in text

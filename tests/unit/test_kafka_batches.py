@@ -1,0 +1,64 @@
+"""What is sent to a broker: what goes together, and that a compressed batch reads as before."""
+
+import asyncio
+from collections import deque
+
+import pytest
+from aiokafka.record.memory_records import MemoryRecords
+from aiokafka.structs import TopicPartition
+
+from refold.log import Ack, Entry, batch_size
+from refold.log.kafka_batches import COMPRESS_FROM, REQUEST_SIZE, Waiting, build_batch, take
+
+PLACES = [TopicPartition("ns.events", partition) for partition in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("count", "compressed"), [(1, False), (2, True), (64, True), (1_000, True)]
+)
+def test_a_batch_reads_as_it_was_built(count: int, compressed: bool) -> None:
+    entries = [
+        Entry(None if number % 3 == 0 else b"run-%d" % number, b"value %d " % number * 30, header)
+        for number, header in enumerate([None, b"h" * 44] * count)
+    ]
+    size = batch_size(entries)
+    data = build_batch(entries, size)
+    assert len(data) <= size
+    batches = MemoryRecords(data)
+    batch = batches.next_batch()
+    assert batch.validate_crc()
+    assert (batch.compression_type != 0) == compressed
+    assert (size > COMPRESS_FROM) == compressed
+    read = [Entry(record.key, record.value, dict(record.headers).get("refold")) for record in batch]
+    assert read == entries
+    assert not batches.has_next()
+
+
+def test_a_request_takes_the_oldest_batch_of_each_partition_and_none_without_a_waiter() -> None:
+    async def main() -> None:
+        def waiting(place: TopicPartition, batch: bytes) -> Waiting:
+            return Waiting(place, batch, asyncio.get_running_loop().create_future())
+
+        a, b, c = PLACES
+        given_up = waiting(a, b"given up")
+        given_up.answer.cancel()
+        told = waiting(b, b"told")
+        told.answer.set_result(Ack(1))
+        large = b"x" * REQUEST_SIZE
+        order = [
+            given_up,
+            waiting(a, b"a1"),
+            told,
+            waiting(b, b"b1"),
+            waiting(a, b"a2"),
+            waiting(c, large),
+            waiting(b, b"b2"),
+            waiting(a, b"a3"),
+        ]
+        queue = deque(order)
+        taken = []
+        while queue:
+            taken.append([one.batch for one in take(queue).values()])
+        assert taken == [[b"a1", b"b1"], [b"a2", b"b2"], [large], [b"a3"]]
+
+    asyncio.run(main())
