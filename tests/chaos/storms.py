@@ -1,0 +1,216 @@
+"""Poison and storms: records nobody can read, code that kills, a crowd, a flood, long steps."""
+
+import asyncio
+import time
+import uuid
+from collections import Counter
+from pathlib import Path
+
+from chaos.audit import look_at, read_all
+from chaos.play import ChaosFailed, Figures, Tell, play
+from chaos.stage import Cluster, stage, until
+from refold.client import Client
+from refold.log import Entry, Topic, partition_for
+from refold_projections.fold import PartitionFold
+from refold_schemas.codec import KIND_EVENT, Codec, RecordHeader
+from refold_schemas.commands import StartRun
+from refold_schemas.registry import FileRegistry
+from refold_schemas.values import encode_value
+
+QUICK = {"session_ms": 2_000, "checkpoint_ms": 1_000, "repeat_first_ms": 200}
+UNCLEAN_PARKED = 3
+FLOOD_BATCH = 200
+
+
+async def poison(cluster: Cluster, folder: Path, *, seed: int, runs: int, tell: Tell) -> Figures:
+    """A record with a good header and a body that nobody can read, in the name of one run.
+
+    And a run whose code kills its worker, on the same partitions as everybody else.
+    """
+    name = "poison"
+    async with play(
+        name,
+        cluster,
+        folder,
+        seed=seed,
+        partitions=2,
+        workers=2,
+        orders=3,
+        objects=2,
+        settings=QUICK,
+        tell=tell,
+    ) as playing:
+        load, client = playing.load, playing.client
+        victim, killer = "nap-victim", "deadly-1"
+        load.harmed |= {victim, killer}
+        await client.start("nap", 3600, run_id=victim)
+        await playing.progress(runs)
+        tell(f"{name}: an undecodable event of {victim}")
+        await inject(client, victim)
+
+        async def status(run_id: str) -> tuple[str, str]:
+            boundary = await client.boundary(run_id)
+            return boundary.status, (boundary.reason or "").partition(":")[0]
+
+        while await status(victim) != ("blocked", "undecodable_event"):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        await playing.progress(runs)
+        tell(f"{name}: {victim} is parked, others go on; now a run that kills its worker")
+        await client.start("deadly", 1, run_id=killer)
+        deaths = 0
+        while await status(killer) != ("blocked", "crashes_worker"):
+            for worker in [one for one in playing.stage.workers if not one.lives]:
+                if not worker.expected_to_die:
+                    worker.expected_to_die = True
+                    deaths += 1
+                    await playing.stage.worker()
+            await asyncio.sleep(0.1)
+        playing.kills["by a run's own code"] = deaths
+        await playing.progress(runs)
+        playing.figures["still parked"] = {run: await status(run) for run in (victim, killer)}
+        tell(f"{name}: {killer} is parked after {deaths} deaths, others go on")
+    return playing.figures
+
+
+async def inject(client: Client, run_id: str) -> None:
+    """Append a record that counts, under the claim of now, until one does: its owner writes too."""
+    codec = Codec(FileRegistry())
+    partition = partition_for(run_id, client.log.facts.partition_count)
+    while True:
+        fold = PartitionFold(codec)
+        fold.apply_all(await read_all(client.log, Topic.EVENTS, partition))
+        at = fold.position
+        now_ms = time.time_ns() // 1_000_000
+        header = RecordHeader(
+            KIND_EVENT, at.claim_id, at.claim_epoch, at.n_next, now_ms, at.command_next
+        )
+        entry = Entry(run_id.encode(), b"\x00\x00\x00\x00\x01garbage", header.pack())
+        await client.log.append(Topic.EVENTS, partition, [entry])
+        boundary = await client.boundary(run_id)
+        if boundary.status == "blocked":
+            return
+
+
+async def crowd(
+    cluster: Cluster, folder: Path, *, seed: int, workers: int, partitions: int, tell: Tell
+) -> Figures:
+    """Twenty workers that join at once under load: they settle, and nothing is repeated."""
+    name = "crowd"
+    async with play(
+        name,
+        cluster,
+        folder,
+        seed=seed,
+        partitions=partitions,
+        workers=1,
+        orders=3,
+        objects=3,
+        tell=tell,
+    ) as playing:
+        await playing.progress(5)
+        tell(f"{name}: {workers - 1} more workers at once")
+        await playing.stage.many(workers - 1)
+        shares: dict[int, int] = {}
+        settled_s = time.monotonic()
+        while True:
+            now = {worker.pid: len(worker.owns()) for worker in playing.stage.workers}
+            if now != shares:
+                shares, settled_s = now, time.monotonic()
+            fair = (
+                max(now.values()) <= -(-partitions // workers) and sum(now.values()) == partitions
+            )
+            if fair and time.monotonic() - settled_s > 5:
+                break
+            await asyncio.sleep(0.2)
+        playing.figures["partitions of a worker"] = dict(Counter(map(str, shares.values())))
+        await playing.progress(10)
+    figures = playing.figures
+    if set(figures["attempts"]) - {"1"} or figures["in doubt"]:
+        raise ChaosFailed(name, [f"attempts {figures['attempts']}, {figures['in doubt']} in doubt"])
+    return figures
+
+
+async def flood(
+    cluster: Cluster, folder: Path, *, seed: int, runs: int, partitions: int, tell: Tell
+) -> Figures:
+    """So many StartRun commands before a worker begins: all of them end, in bounded memory."""
+    name, codec, begun = "flood", Codec(FileRegistry()), time.monotonic()
+    async with (
+        stage(cluster, folder, name, partitions=partitions) as made,
+        Client(made.url) as client,
+    ):
+        waiting: dict[int, list[Entry]] = {}
+        for number in range(runs):
+            run_id = f"small-{number}"
+            command = StartRun(
+                str(uuid.uuid4()), run_id, "small", encode_value(number), None, "flood"
+            )
+            partition = partition_for(run_id, partitions)
+            waiting.setdefault(partition, []).append(Entry(run_id.encode(), codec.encode(command)))
+        for partition, entries in waiting.items():
+            for at in range(0, len(entries), FLOOD_BATCH):
+                await client.log.append(Topic.COMMANDS, partition, entries[at : at + FLOOD_BATCH])
+        tell(f"{name}: {runs} commands are in the log after {time.monotonic() - begun:.1f} s")
+        worker = await made.worker()
+        await until(lambda: worker.events("claimed") != [], "the worker claims")
+        idle = worker.rss_bytes()
+        served = time.monotonic()
+
+        def completed() -> int:
+            return worker.path.read_bytes().count(b'"event": "completed"')
+
+        await until(lambda: completed() >= runs, "every run ends", within_s=600)
+        took = time.monotonic() - served
+        most = worker.rss_bytes("VmHWM")
+        await made.end_worker(worker)
+        seen = await look_at(client.log)
+        faults = list(seen.differing)
+        if len(seen.completed) != runs:
+            faults.append(f"{len(seen.completed)} of {runs} runs have completed")
+        if faults:
+            raise ChaosFailed(name, faults)
+        return {
+            "seconds": round(time.monotonic() - begun, 1),
+            "commands accepted": runs,
+            "runs ended": len(seen.completed),
+            "runs a second": round(runs / took),
+            "memory at first, MB": round(idle / 2**20),
+            "most memory, MB": round(most / 2**20),
+            "bytes a run": round((most - idle) / runs),
+            "readers compared": seen.readers,
+        }
+
+
+async def long_steps(
+    cluster: Cluster, folder: Path, *, seed: int, seconds: float, session_ms: int, tell: Tell
+) -> Figures:
+    """Steps, threads and run code that take longer than the session: no partition moves."""
+    name = "long-steps"
+    async with play(
+        name,
+        cluster,
+        folder,
+        seed=seed,
+        partitions=3,
+        workers=3,
+        orders=2,
+        objects=2,
+        settings={"session_ms": session_ms},
+        tell=tell,
+    ) as playing:
+        load = playing.load
+        claims = sum(len(worker.events("claimed")) for worker in playing.stage.workers)
+        sent = [await load.start(run, seconds) for run in ("long", "long-thread", "block", "block")]
+        await asyncio.gather(*(load.wait(one) for one in sent))
+        await playing.progress(5)
+        more = sum(len(worker.events("claimed")) for worker in playing.stage.workers) - claims
+        playing.figures["claims while they took"] = more
+        playing.figures["warned of blocked loops"] = sum(
+            "R021" in event["text"]
+            for worker in playing.stage.workers
+            for event in worker.events("warning")
+        )
+    figures = playing.figures
+    if more or set(figures["attempts"]) - {"1"}:
+        raise ChaosFailed(name, [f"{more} claims, attempts {figures['attempts']}"])
+    return figures
