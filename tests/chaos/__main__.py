@@ -65,7 +65,8 @@ async def main() -> int:
         except (ChaosFailed, TimeoutError, AssertionError) as error:
             figures[name] = {"failed": str(error) or type(error).__name__}
         finally:
-            await cluster.close()
+            await cluster.shut()
+            await asyncio.to_thread(cluster.stack.down)
         tell(f"{name}: {json.dumps(figures[name])}")
     report = {"seed": options.seed, "machine": platform.machine(), "scenarios": figures}
     if options.json is not None:

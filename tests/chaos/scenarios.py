@@ -1,10 +1,11 @@
 """What is done to workers, brokers and networks while the load goes on."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 from chaos.play import Figures, Tell, play
-from chaos.stage import Cluster
+from chaos.stage import Cluster, Worker, until
 from chaos.traps import Moment
 
 QUICK = {"session_ms": 2_000, "checkpoint_ms": 1_000, "repeat_first_ms": 200}
@@ -77,5 +78,10 @@ async def rolling(
                 new = await playing.stage.worker()
                 tell(f"{name}: SIGTERM for worker {old.pid}, in its place {new.pid}")
                 await playing.stage.end_worker(old)
+                await until(partial(owns_some, new), "the new worker owns partitions")
                 playing.kills["SIGTERM"] += 1
     return playing.figures
+
+
+def owns_some(worker: Worker) -> bool:
+    return bool(worker.owns())

@@ -16,6 +16,7 @@ from chaos.proxy import Proxy
 from chaos.traps import Traps
 from refold_tools.devstack import KAFKA, Ports, Stack
 from refold_tools.devstack.layout import free_ports
+from refold_tools.processes import ends_with_parent
 from world.client import WorldClient
 
 ROOT = Path(__file__).parents[2]
@@ -70,11 +71,10 @@ class Cluster:
         if self.proxy is not None:
             await self.proxy.start()
 
-    async def close(self) -> None:
-        """The proxy and the brokers end."""
+    async def shut(self) -> None:
+        """The proxy ends, before its loop does."""
         if self.proxy is not None:
             await self.proxy.stop()
-        await asyncio.to_thread(self.stack.down)
 
 
 class Worker:
@@ -171,6 +171,9 @@ class Stage:
                 stdout=said,
                 stderr=asyncio.subprocess.STDOUT,
                 env=self.environment(),
+                # Of its own, or the end of a shell continues what stands in its process group.
+                start_new_session=True,
+                preexec_fn=ends_with_parent(signal.SIGKILL),
             )
         made = Worker(process, path)
         self.workers.append(made)
@@ -221,6 +224,7 @@ class Stage:
             *("--seed", "1"),
             env={**os.environ, "PYTHONPATH": str(ROOT / "examples")},
             stdout=asyncio.subprocess.PIPE,
+            preexec_fn=ends_with_parent(signal.SIGKILL),
         )
         assert self._world.stdout is not None
         ready, _, url = (await self._world.stdout.readline()).decode().strip().partition(" ")
