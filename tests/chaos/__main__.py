@@ -12,26 +12,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from chaos import network, scenarios, storms
+from chaos import scenarios, storms
 from chaos.play import ChaosFailed, Figures
 from chaos.stage import Cluster
-from chaos.traps import Moment
 
 Scenario = Callable[..., Awaitable[Figures]]
-FROZEN = (
-    Moment.BEFORE_CALL,
-    Moment.DURING_CALL,
-    Moment.AFTER_INTENT,
-    Moment.BEFORE_INTENT,
-    Moment.BEFORE_OUTCOME,
-)
-WAYS = ("both ways", "to the broker", "from the broker", "slow")
 LONG: dict[str, tuple[int, Scenario]] = {
     "kills": (1, partial(scenarios.kills, count=24)),
-    "frozen": (1, partial(network.frozen, moments=FROZEN)),
-    "broker-killed": (1, partial(network.broker_killed, away_s=60, times=3)),
-    "three-brokers": (3, partial(network.three_brokers, runs=30, away_s=30)),
-    "network-cut": (1, partial(network.network_cut, away_s=20, ways=WAYS)),
+    "frozen": (1, partial(scenarios.frozen, rounds=2)),
+    "broker-killed": (1, partial(scenarios.broker_killed, away_s=(0, 0, 60))),
+    "three-brokers": (3, partial(scenarios.three_brokers, runs=30, away_s=30)),
+    "network-cut": (1, partial(scenarios.network_cut, away_s=20)),
     "rolling-restart": (1, partial(scenarios.rolling, workers=4, rounds=2)),
     "poison": (1, partial(storms.poison, runs=20)),
     "crowd": (1, partial(storms.crowd, workers=20, partitions=32)),

@@ -1,16 +1,18 @@
-"""What is done to workers, brokers and networks while the load goes on."""
+"""The scenarios: which faults, how many, on how many workers and brokers."""
 
 import asyncio
-from functools import partial
 from pathlib import Path
 
-from chaos.play import Figures, Tell, play
-from chaos.stage import Cluster, Worker, until
+from chaos import faults
+from chaos.play import ChaosFailed, Figures, Tell, play
+from chaos.stage import Cluster
 from chaos.traps import Moment
 
 QUICK = {"session_ms": 2_000, "checkpoint_ms": 1_000, "repeat_first_ms": 200}
 """Waits that are shorter than usual, so that a kill is over in seconds."""
-IN_STEP = (
+HURRIED = {**QUICK, "log_append_ms": 1_000, "append_timeout_ms": 2_000}
+"""So that a few seconds without a broker are a long time."""
+MOMENTS = (
     Moment.BEFORE_INTENT,
     Moment.AFTER_INTENT,
     Moment.BEFORE_CALL,
@@ -20,18 +22,24 @@ IN_STEP = (
     Moment.AFTER_OUTCOME,
     Moment.BEFORE_CHECKPOINT,
     Moment.AFTER_CHECKPOINT,
+    Moment.BEFORE_CLAIM,
+    Moment.AFTER_CLAIM,
 )
-IN_CLAIM = (Moment.BEFORE_CLAIM, Moment.AFTER_CLAIM)
+FROZEN = (
+    Moment.BEFORE_CALL,
+    Moment.DURING_CALL,
+    Moment.AFTER_INTENT,
+    Moment.BEFORE_INTENT,
+    Moment.BEFORE_OUTCOME,
+)
+WAYS = ("cut both ways", "cut to the broker", "cut from the broker", "slow")
 
 
-async def kills(
-    cluster: Cluster, folder: Path, *, seed: int, count: int, tell: Tell, name: str = "kills"
-) -> Figures:
+async def kills(cluster: Cluster, folder: Path, *, seed: int, count: int, tell: Tell) -> Figures:
     """SIGKILLs of workers: at each moment of a step, a checkpoint, a claim, and at any time."""
-    moments: list[Moment | None] = [*IN_STEP, *IN_CLAIM]
-    moments += [None] * max(0, count - len(moments))
+    moments: list[Moment | None] = [*MOMENTS, *[None] * (count - len(MOMENTS))]
     async with play(
-        name,
+        "kills",
         cluster,
         folder,
         seed=seed,
@@ -43,16 +51,116 @@ async def kills(
         tell=tell,
     ) as playing:
         playing.random.shuffle(moments)
-        for number, moment in enumerate(moments[:count], 1):
-            await playing.progress(5)
-            tell(f"{name}: kill {number} of {count}, {moment or 'at any time'}")
-            if moment is None:
-                await playing.kill_at_random()
-                continue
-            killing = asyncio.create_task(playing.kill_at(moment))
-            if moment in IN_CLAIM:
-                await playing.kill_at_random()  # so that somebody claims
-            await killing
+        for moment in moments:
+            await faults.kill(playing, moment)
+    return playing.figures
+
+
+async def frozen(cluster: Cluster, folder: Path, *, seed: int, rounds: int, tell: Tell) -> Figures:
+    """SIGSTOP for longer than the session at a moment; another takes over; SIGCONT."""
+    async with play(
+        "frozen",
+        cluster,
+        folder,
+        seed=seed,
+        partitions=4,
+        workers=2,
+        orders=3,
+        objects=3,
+        settings=QUICK,
+        tell=tell,
+    ) as playing:
+        for moment in FROZEN * rounds:
+            await faults.freeze(playing, moment)
+    return playing.figures
+
+
+async def broker_killed(
+    cluster: Cluster, folder: Path, *, seed: int, away_s: tuple[float, ...], tell: Tell
+) -> Figures:
+    """SIGKILL of the only broker under load and its restart, at once and after a while.
+
+    Longer than the session, and than an append looks for a broker: claims end, nothing else.
+    """
+    async with play(
+        "broker-killed",
+        cluster,
+        folder,
+        seed=seed,
+        partitions=4,
+        workers=2,
+        orders=3,
+        objects=3,
+        tell=tell,
+    ) as playing:
+        for seconds in away_s:
+            await faults.lose_broker(playing, seconds)
+        playing.figures["away, s"] = away_s
+        playing.figures["said"] = faults.said_of_outage(playing)
+        wrong = [] if all(one.lives for one in playing.stage.workers) else ["a worker has ended"]
+    if wrong:
+        raise ChaosFailed("broker-killed", wrong)
+    return playing.figures
+
+
+async def three_brokers(
+    cluster: Cluster, folder: Path, *, seed: int, runs: int, away_s: float, tell: Tell
+) -> Figures:
+    """One of three brokers is lost: it goes on. Two: it stalls, says so, and goes on afterwards."""
+    name, stack = "three-brokers", cluster.stack
+    async with play(
+        name,
+        cluster,
+        folder,
+        seed=seed,
+        partitions=4,
+        workers=2,
+        orders=3,
+        objects=3,
+        tell=tell,
+    ) as playing:
+        await playing.progress(runs)
+        tell(f"{name}: SIGKILL for broker 1")
+        await asyncio.to_thread(stack.kill_broker, 1)
+        await playing.progress(runs)  # with two of three
+        tell(f"{name}: it goes on; SIGKILL for broker 2")
+        await asyncio.to_thread(stack.kill_broker, 2)
+        await asyncio.sleep(away_s)
+        last = f"kafka://127.0.0.1:{stack.ports.kafka[2]}/{name}"
+        code, told = await playing.stage.refold("doctor", "--log", last)
+        playing.figures["doctor while two were lost"] = {"exit": code, "said": told}
+        playing.figures["said while two were lost"] = faults.said_of_outage(playing)
+        tell(f"{name}: both come back")
+        for number in (1, 2):
+            await asyncio.to_thread(stack.start_broker, number, wait=False)
+        playing.kills["broker"] += 2
+        await playing.progress(runs)
+    return playing.figures
+
+
+async def network_cut(
+    cluster: Cluster, folder: Path, *, seed: int, away_s: float, tell: Tell
+) -> Figures:
+    """The network between one worker and the broker: cut both ways, one way, and slow."""
+    async with play(
+        "network-cut",
+        cluster,
+        folder,
+        seed=seed,
+        partitions=4,
+        workers=1,
+        orders=3,
+        objects=3,
+        settings=QUICK,
+        tell=tell,
+    ) as playing:
+        behind = await faults.behind_proxy(playing, cluster)
+        for way in WAYS:
+            await faults.cut_network(playing, behind, way, away_s)
+        playing.figures["said"] = faults.said_of_outage(playing)
+        wrong = [] if behind.lives else ["the worker has ended"]
+    if wrong:
+        raise ChaosFailed("network-cut", wrong)
     return playing.figures
 
 
@@ -73,15 +181,32 @@ async def rolling(
         tell=tell,
     ) as playing:
         for _ in range(rounds):
-            for old in list(playing.stage.living):
-                await playing.progress(5)
-                new = await playing.stage.worker()
-                tell(f"{name}: SIGTERM for worker {old.pid}, in its place {new.pid}")
-                await playing.stage.end_worker(old)
-                await until(partial(owns_some, new), "the new worker owns partitions")
-                playing.kills["SIGTERM"] += 1
+            await faults.roll(playing, list(playing.stage.living))
+    figures = playing.figures
+    if set(figures["attempts"]) - {"1"} or figures["in doubt"]:
+        raise ChaosFailed(name, [f"attempts {figures['attempts']}, {figures['in doubt']} in doubt"])
+    return figures
+
+
+async def everything(cluster: Cluster, folder: Path, *, seed: int, tell: Tell) -> Figures:
+    """One of each fault, in one go: what `make test` has time for."""
+    async with play(
+        "everything",
+        cluster,
+        folder,
+        seed=seed,
+        partitions=4,
+        workers=2,
+        orders=3,
+        objects=4,
+        settings=HURRIED,
+        tell=tell,
+    ) as playing:
+        behind = await faults.behind_proxy(playing, cluster)
+        await faults.cut_network(playing, behind, WAYS[seed % 3], 3.5)
+        for moment in playing.random.sample(MOMENTS[:9], 2):
+            await faults.kill(playing, moment)
+        await faults.freeze(playing, Moment.BEFORE_CALL)
+        await faults.lose_broker(playing, 4.0)
+        await faults.roll(playing, playing.stage.living[:1])
     return playing.figures
-
-
-def owns_some(worker: Worker) -> bool:
-    return bool(worker.owns())

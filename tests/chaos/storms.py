@@ -8,6 +8,7 @@ from pathlib import Path
 
 from chaos.audit import look_at, read_all
 from chaos.play import ChaosFailed, Figures, Tell, play
+from chaos.scenarios import QUICK
 from chaos.stage import Cluster, stage, until
 from refold.client import Client
 from refold.log import Entry, Topic, partition_for
@@ -17,8 +18,6 @@ from refold_schemas.commands import StartRun
 from refold_schemas.registry import FileRegistry
 from refold_schemas.values import encode_value
 
-QUICK = {"session_ms": 2_000, "checkpoint_ms": 1_000, "repeat_first_ms": 200}
-UNCLEAN_PARKED = 3
 FLOOD_BATCH = 200
 
 
@@ -179,6 +178,18 @@ async def flood(
             "bytes a run": round((most - idle) / runs),
             "readers compared": seen.readers,
         }
+
+
+async def poison_and_flood(
+    cluster: Cluster, folder: Path, *, seed: int, runs: int, flood_runs: int, tell: Tell
+) -> Figures:
+    """Both, one after the other, on one broker."""
+    figures = await poison(cluster, folder, seed=seed, runs=runs, tell=tell)
+    flooded = folder / "flood"
+    figures["flood"] = await flood(
+        cluster, flooded, seed=seed, runs=flood_runs, partitions=2, tell=tell
+    )
+    return figures
 
 
 async def long_steps(
