@@ -209,7 +209,8 @@ async def long_steps(
         settings={"session_ms": session_ms},
         tell=tell,
     ) as playing:
-        load = playing.load
+        load, workers = playing.load, playing.stage.workers
+        await until(lambda: all(len(one.owns()) == 1 for one in workers), "the shares are even")
         claims = sum(len(worker.events("claimed")) for worker in playing.stage.workers)
         sent = [await load.start(run, seconds) for run in ("long", "long-thread", "block", "block")]
         await asyncio.gather(*(load.wait(one) for one in sent))
