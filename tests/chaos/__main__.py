@@ -21,13 +21,13 @@ LONG: dict[str, tuple[int, Scenario]] = {
     "kills": (1, partial(scenarios.kills, count=24)),
     "frozen": (1, partial(scenarios.frozen, rounds=2)),
     "broker-killed": (1, partial(scenarios.broker_killed, away_s=(0, 0, 60))),
-    "three-brokers": (3, partial(scenarios.three_brokers, runs=30, away_s=30)),
+    "three-brokers": (3, partial(scenarios.three_brokers, runs=30, away_s=30, hurried=False)),
     "network-cut": (1, partial(scenarios.network_cut, away_s=20)),
     "rolling-restart": (1, partial(scenarios.rolling, workers=4, rounds=2)),
     "poison": (1, partial(storms.poison, runs=20)),
     "crowd": (1, partial(storms.crowd, workers=20, partitions=32)),
     "flood": (1, partial(storms.flood, runs=50_000, partitions=4)),
-    "long-steps": (1, partial(storms.long_steps, seconds=20, session_ms=3_000)),
+    "long-steps": (1, partial(storms.long_steps, workers=3, seconds=20, session_ms=3_000)),
 }
 """Each scenario, and how many brokers it wants."""
 

@@ -104,7 +104,14 @@ async def broker_killed(
 
 
 async def three_brokers(
-    cluster: Cluster, folder: Path, *, seed: int, runs: int, away_s: float, tell: Tell
+    cluster: Cluster,
+    folder: Path,
+    *,
+    seed: int,
+    runs: int,
+    away_s: float,
+    hurried: bool,
+    tell: Tell,
 ) -> Figures:
     """One of three brokers is lost: it goes on. Two: it stalls, says so, and goes on afterwards."""
     name, stack = "three-brokers", cluster.stack
@@ -117,6 +124,7 @@ async def three_brokers(
         workers=2,
         orders=3,
         objects=3,
+        settings=HURRIED if hurried else {},
         tell=tell,
     ) as playing:
         await playing.progress(runs)

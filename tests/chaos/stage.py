@@ -24,13 +24,15 @@ WITHIN_S = 120.0
 STOP_S = 40.0
 
 
-async def until(check: Callable[[], bool], what: str, within_s: float = WITHIN_S) -> None:
+async def until(
+    check: Callable[[], bool], what: str, within_s: float = WITHIN_S, every_s: float = 0.05
+) -> None:
     """Wait for a condition; no test asks how long it took."""
     end = time.monotonic() + within_s
     while not check():
         if time.monotonic() > end:
             raise TimeoutError(f"not within {within_s:g} s: {what}")
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(every_s)
 
 
 class Cluster:

@@ -158,7 +158,7 @@ async def flood(
         def completed() -> int:
             return worker.path.read_bytes().count(b'"event": "completed"')
 
-        await until(lambda: completed() >= runs, "every run ends", within_s=600)
+        await until(lambda: completed() >= runs, "every run ends", within_s=600, every_s=0.5)
         took = time.monotonic() - served
         most = worker.rss_bytes("VmHWM")
         await made.end_worker(worker)
@@ -193,24 +193,34 @@ async def poison_and_flood(
 
 
 async def long_steps(
-    cluster: Cluster, folder: Path, *, seed: int, seconds: float, session_ms: int, tell: Tell
+    cluster: Cluster,
+    folder: Path,
+    *,
+    seed: int,
+    workers: int,
+    seconds: float,
+    session_ms: int,
+    tell: Tell,
 ) -> Figures:
-    """Steps, threads and run code that take longer than the session: no partition moves."""
+    """Workers join at once; steps, threads and run code take longer than the session.
+
+    Once the shares are even no partition moves.
+    """
     name = "long-steps"
     async with play(
         name,
         cluster,
         folder,
         seed=seed,
-        partitions=3,
-        workers=3,
+        partitions=workers,
+        workers=workers,
         orders=2,
         objects=2,
         settings={"session_ms": session_ms},
         tell=tell,
     ) as playing:
-        load, workers = playing.load, playing.stage.workers
-        await until(lambda: all(len(one.owns()) == 1 for one in workers), "the shares are even")
+        load, members = playing.load, playing.stage.workers
+        await until(lambda: all(len(one.owns()) == 1 for one in members), "the shares are even")
         claims = sum(len(worker.events("claimed")) for worker in playing.stage.workers)
         sent = [await load.start(run, seconds) for run in ("long", "long-thread", "block", "block")]
         await asyncio.gather(*(load.wait(one) for one in sent))
