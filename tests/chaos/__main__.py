@@ -57,7 +57,7 @@ async def main() -> int:
             figures[name] = {"failed": str(error) or type(error).__name__}
         finally:
             await cluster.shut()
-            await asyncio.to_thread(cluster.stack.down)
+            await asyncio.to_thread(cluster.down)
         tell(f"{name}: {json.dumps(figures[name])}")
     report = {"seed": options.seed, "machine": platform.machine(), "scenarios": figures}
     if options.json is not None:

@@ -43,12 +43,12 @@ async def freeze(playing: Play, moment: Moment) -> None:
 
 async def lose_broker(playing: Play, away_s: float) -> None:
     """SIGKILL for the only broker, and its restart after a while."""
-    stack = playing.stage.cluster.stack
+    cluster = playing.stage.cluster
     await playing.progress(RUNS)
     playing.tell(f"{playing.name}: SIGKILL for the broker, back after {away_s:g} s")
-    await asyncio.to_thread(stack.kill_broker, 1)
+    await cluster.kill_broker()
     await asyncio.sleep(away_s)
-    await asyncio.to_thread(stack.start_broker, 1)
+    await cluster.start_broker()
     playing.kills["broker"] += 1
     await playing.progress(RUNS)
 

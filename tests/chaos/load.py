@@ -53,18 +53,23 @@ class Load:
     async def end(self, within_s: float) -> None:
         """No more runs are started; wait for the ends of those that were."""
         self.over.set()
-        if self._tasks:
-            _, late = await asyncio.wait(self._tasks, timeout=within_s)
-            for task in late:
-                task.cancel()
-            if late:
-                await asyncio.wait(late)
-            for task in list(self._tasks):
-                if not task.cancelled():
-                    task.result()
-            if late:
-                open_runs = [one.run_id for one in self.sent if one.ended is None]
-                raise TimeoutError(f"{len(open_runs)} runs have not ended: {open_runs[:10]}")
+        end = time.monotonic() + within_s
+        while left := {task for task in self._tasks if not task.done()}:  # they start others
+            done, _ = await asyncio.wait(left, timeout=max(0.0, end - time.monotonic()))
+            if not done:
+                break
+        for task in self._tasks - left:
+            task.result()
+        if left:
+            open_runs = [one.run_id for one in self.sent if one.ended is None]
+            raise TimeoutError(f"{len(open_runs)} runs have not ended: {open_runs[:10]}")
+
+    async def stop(self) -> None:
+        """Whatever still goes on is given up."""
+        self.over.set()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _spawn(self, work: Any) -> None:
         self._tasks.add(asyncio.create_task(work))

@@ -130,10 +130,8 @@ async def play(
             person.begin()
             await load.end(ENDS_WITHIN_S)
         finally:
-            load.over.set()
+            await load.stop()
             await person.end()
-            for task in load._tasks:
-                task.cancel()
         await asyncio.gather(*(made.end_worker(worker) for worker in made.living))
         seen = await audit.look_at(client.log)
         faults = await audit.faults(made, load, seen)

@@ -7,7 +7,9 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,18 +57,37 @@ class Cluster:
                 "inter.broker.listener.name": "PLAINTEXT",
             }
             self.proxy = Proxy(before, behind)
-        self.stack = Stack.up(
+        # Of a broker that ends with us Linux makes one that ends with the thread that started it.
+        self._thread = ThreadPoolExecutor(1)
+        self.stack = self._thread.submit(
+            Stack.up,
             folder,
             brokers=brokers,
             ports=ports,
             services=frozenset({KAFKA}),
             broker_settings=settings,
             tied=True,
-        )
+        ).result()
 
     @property
     def servers(self) -> str:
         return self.stack.bootstrap
+
+    async def kill_broker(self, number: int = 1) -> None:
+        """SIGKILL."""
+        await self._there(self.stack.kill_broker, number)
+
+    async def start_broker(self, number: int = 1, *, wait: bool = True) -> None:
+        """Start it again; with `wait` until it is ready."""
+        await self._there(partial(self.stack.start_broker, wait=wait), number)
+
+    async def _there(self, work: Callable[[int], None], number: int) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, work, number)
+
+    def down(self) -> None:
+        """The brokers end."""
+        self.stack.down()
+        self._thread.shutdown()
 
     async def open(self) -> None:
         """Let the proxy listen, on the loop of now."""
