@@ -2,11 +2,18 @@
 
 import asyncio
 import signal
+import time
 from functools import partial
 
+from chaos.audit import read_all
 from chaos.play import Play
 from chaos.stage import Cluster, Worker, until
 from chaos.traps import Moment
+from refold.client import Client
+from refold.log import Entry, Topic, partition_for
+from refold_projections.fold import PartitionFold
+from refold_schemas.codec import KIND_EVENT, Codec, RecordHeader
+from refold_schemas.registry import FileRegistry
 
 RUNS = 5
 """So many runs end between two faults, so that each meets a system at work."""
@@ -85,6 +92,62 @@ async def roll(playing: Play, workers: list[Worker]) -> None:
         await playing.stage.end_worker(old)
         playing.kills["SIGTERM"] += 1
         await until(partial(_owns_some, new), "the new worker owns partitions")
+
+
+async def poison(playing: Play) -> None:
+    """A record with a good header and a body that nobody can read, in the name of one run."""
+    load, client, run_id = playing.load, playing.client, "nap-victim"
+    load.harmed.add(run_id)
+    await client.start("nap", 3600, run_id=run_id)
+    await playing.progress(RUNS)
+    playing.tell(f"{playing.name}: an undecodable event of {run_id}")
+    await inject(client, run_id)
+    while await _status(client, run_id) != ("blocked", "undecodable_event"):  # noqa: ASYNC110
+        await asyncio.sleep(0.1)
+    await playing.progress(RUNS)
+    playing.figures["poisoned"] = await _status(client, run_id)
+
+
+async def kill_by_its_code(playing: Play) -> None:
+    """A run whose code kills its worker, on the same partitions as everybody else."""
+    stage, client, run_id = playing.stage, playing.client, "deadly-1"
+    playing.load.harmed.add(run_id)
+    playing.tell(f"{playing.name}: a run that kills its worker")
+    dead = {worker for worker in stage.workers if not worker.lives}
+    before = len(dead)
+    await client.start("deadly", 1, run_id=run_id)
+    while await _status(client, run_id) != ("blocked", "crashes_worker"):
+        for worker in {one for one in stage.workers if not one.lives} - dead:
+            dead.add(worker)
+            await stage.worker()
+        await asyncio.sleep(0.1)
+    playing.kills["by a run's own code"] = len(dead) - before
+    await playing.progress(RUNS)
+    playing.figures["killed its workers"] = await _status(client, run_id)
+
+
+async def inject(client: Client, run_id: str) -> None:
+    """Append a record that counts, under the claim of now, until one does: its owner writes too."""
+    codec = Codec(FileRegistry())
+    partition = partition_for(run_id, client.log.facts.partition_count)
+    while True:
+        fold = PartitionFold(codec)
+        fold.apply_all(await read_all(client.log, Topic.EVENTS, partition))
+        at = fold.position
+        now_ms = time.time_ns() // 1_000_000
+        header = RecordHeader(
+            KIND_EVENT, at.claim_id, at.claim_epoch, at.n_next, now_ms, at.command_next
+        )
+        entry = Entry(run_id.encode(), b"\x00\x00\x00\x00\x01garbage", header.pack())
+        await client.log.append(Topic.EVENTS, partition, [entry])
+        boundary = await client.boundary(run_id)
+        if boundary.status == "blocked":
+            return
+
+
+async def _status(client: Client, run_id: str) -> tuple[str, str]:
+    boundary = await client.boundary(run_id)
+    return boundary.status, (boundary.reason or "").partition(":")[0]
 
 
 def said_of_outage(playing: Play) -> dict[str, int]:

@@ -105,7 +105,6 @@ class Worker:
 
     def __init__(self, process: asyncio.subprocess.Process, said: Path) -> None:
         self.process, self.path = process, said
-        self.expected_to_die = False
 
     @property
     def pid(self) -> int:

@@ -6,14 +6,14 @@ import uuid
 from collections import Counter
 from pathlib import Path
 
-from chaos.audit import look_at, read_all
+from chaos import faults
+from chaos.audit import look_at
 from chaos.play import ChaosFailed, Figures, Tell, play
 from chaos.scenarios import QUICK
 from chaos.stage import Cluster, stage, until
 from refold.client import Client
 from refold.log import Entry, Topic, partition_for
-from refold_projections.fold import PartitionFold
-from refold_schemas.codec import KIND_EVENT, Codec, RecordHeader
+from refold_schemas.codec import Codec
 from refold_schemas.commands import StartRun
 from refold_schemas.registry import FileRegistry
 from refold_schemas.values import encode_value
@@ -39,55 +39,10 @@ async def poison(cluster: Cluster, folder: Path, *, seed: int, runs: int, tell: 
         settings=QUICK,
         tell=tell,
     ) as playing:
-        load, client = playing.load, playing.client
-        victim, killer = "nap-victim", "deadly-1"
-        load.harmed |= {victim, killer}
-        await client.start("nap", 3600, run_id=victim)
+        await faults.poison(playing)
+        await faults.kill_by_its_code(playing)
         await playing.progress(runs)
-        tell(f"{name}: an undecodable event of {victim}")
-        await inject(client, victim)
-
-        async def status(run_id: str) -> tuple[str, str]:
-            boundary = await client.boundary(run_id)
-            return boundary.status, (boundary.reason or "").partition(":")[0]
-
-        while await status(victim) != ("blocked", "undecodable_event"):  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
-        await playing.progress(runs)
-        tell(f"{name}: {victim} is parked, others go on; now a run that kills its worker")
-        await client.start("deadly", 1, run_id=killer)
-        deaths = 0
-        while await status(killer) != ("blocked", "crashes_worker"):
-            for worker in [one for one in playing.stage.workers if not one.lives]:
-                if not worker.expected_to_die:
-                    worker.expected_to_die = True
-                    deaths += 1
-                    await playing.stage.worker()
-            await asyncio.sleep(0.1)
-        playing.kills["by a run's own code"] = deaths
-        await playing.progress(runs)
-        playing.figures["still parked"] = {run: await status(run) for run in (victim, killer)}
-        tell(f"{name}: {killer} is parked after {deaths} deaths, others go on")
     return playing.figures
-
-
-async def inject(client: Client, run_id: str) -> None:
-    """Append a record that counts, under the claim of now, until one does: its owner writes too."""
-    codec = Codec(FileRegistry())
-    partition = partition_for(run_id, client.log.facts.partition_count)
-    while True:
-        fold = PartitionFold(codec)
-        fold.apply_all(await read_all(client.log, Topic.EVENTS, partition))
-        at = fold.position
-        now_ms = time.time_ns() // 1_000_000
-        header = RecordHeader(
-            KIND_EVENT, at.claim_id, at.claim_epoch, at.n_next, now_ms, at.command_next
-        )
-        entry = Entry(run_id.encode(), b"\x00\x00\x00\x00\x01garbage", header.pack())
-        await client.log.append(Topic.EVENTS, partition, [entry])
-        boundary = await client.boundary(run_id)
-        if boundary.status == "blocked":
-            return
 
 
 async def crowd(
@@ -163,11 +118,11 @@ async def flood(
         most = worker.rss_bytes("VmHWM")
         await made.end_worker(worker)
         seen = await look_at(client.log)
-        faults = list(seen.differing)
+        wrong = list(seen.differing)
         if len(seen.completed) != runs:
-            faults.append(f"{len(seen.completed)} of {runs} runs have completed")
-        if faults:
-            raise ChaosFailed(name, faults)
+            wrong.append(f"{len(seen.completed)} of {runs} runs have completed")
+        if wrong:
+            raise ChaosFailed(name, wrong)
         return {
             "seconds": round(time.monotonic() - begun, 1),
             "commands accepted": runs,
@@ -178,18 +133,6 @@ async def flood(
             "bytes a run": round((most - idle) / runs),
             "readers compared": seen.readers,
         }
-
-
-async def poison_and_flood(
-    cluster: Cluster, folder: Path, *, seed: int, runs: int, flood_runs: int, tell: Tell
-) -> Figures:
-    """Both, one after the other, on one broker."""
-    figures = await poison(cluster, folder, seed=seed, runs=runs, tell=tell)
-    flooded = folder / "flood"
-    figures["flood"] = await flood(
-        cluster, flooded, seed=seed, runs=flood_runs, partitions=2, tell=tell
-    )
-    return figures
 
 
 async def long_steps(
