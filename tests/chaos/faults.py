@@ -41,10 +41,10 @@ async def freeze(playing: Play, moment: Moment) -> None:
     caught = await playing.freeze_at(moment)
     await until(partial(_is_replaced, caught, claims), "another worker takes over")
     await playing.progress(RUNS)
-    ended = len(caught.events("ended_claim"))
+    ended = _ended(caught)
     caught.send(signal.SIGCONT)
     playing.kills[f"frozen {moment}"] += 1
-    await until(partial(_has_ended_more, caught, ended), "the frozen worker learns of it")
+    await until(lambda: _ended(caught) > ended, "the frozen worker learns of it")
     await playing.progress(RUNS)
 
 
@@ -168,8 +168,9 @@ def _is_replaced(caught: Worker, claims: dict[Worker, int]) -> bool:
     )
 
 
-def _has_ended_more(worker: Worker, ended: int) -> bool:
-    return len(worker.events("ended_claim")) > ended
+def _ended(worker: Worker) -> int:
+    """How many claims are over, by its own words; one may have been released as it froze."""
+    return len(worker.events("ended_claim")) + len(worker.events("released"))
 
 
 def _owns_some(worker: Worker) -> bool:

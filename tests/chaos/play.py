@@ -75,7 +75,7 @@ class Play:
         before = set(self.stage.traps.caught())
         self.stage.traps.arm(moment, number)
         await until(lambda: set(self.stage.traps.caught()) != before, f"a worker comes by {moment}")
-        [(_, pid)] = set(self.stage.traps.caught()) - before
+        [(_, pid, _)] = set(self.stage.traps.caught()) - before
         [caught] = [worker for worker in self.stage.workers if worker.pid == pid]
         if number is signal.SIGKILL:
             await self.replace(caught)

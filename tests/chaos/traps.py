@@ -6,6 +6,7 @@ worker that comes by takes it away, which only one can, and sends itself the sig
 
 import os
 import signal
+import time
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -68,16 +69,16 @@ class Traps:
             return False
         return True
 
-    def caught(self) -> list[tuple[str, int]]:
-        """`(moment, pid)` of each trap that was sprung."""
-        found = [path.name.rpartition(".") for path in self.sprung.glob("[!.]*")]
-        return [(moment, int(pid)) for moment, _, pid in found]
+    def caught(self) -> list[tuple[str, int, int]]:
+        """`(moment, pid, nanoseconds)` of each trap that was sprung."""
+        found = [path.name.split(".") for path in self.sprung.glob("[!.]*")]
+        return [(moment, int(pid), int(at)) for moment, pid, at in found]
 
     def passes(self, moment: Moment | None) -> None:
         """Come by a moment; a SIGKILL ends the process here, a SIGSTOP holds it here."""
         if moment is None:
             return
-        taken = self.sprung / f"{moment}.{os.getpid()}"
+        taken = self.sprung / f"{moment}.{os.getpid()}.{time.time_ns()}"
         try:
             os.rename(self.armed / moment, taken)
         except FileNotFoundError:
