@@ -37,9 +37,12 @@ async def freeze(playing: Play, moment: Moment) -> None:
     """SIGSTOP at the moment until another one has taken over and is at work; then SIGCONT."""
     await playing.progress(RUNS)
     playing.tell(f"{playing.name}: SIGSTOP {moment}")
-    claims = {worker: len(worker.events("claimed")) for worker in playing.stage.workers}
+    members = playing.stage.living
+    await until(partial(_at_rest, members, playing.partitions), "each partition has one owner")
     caught = await playing.freeze_at(moment)
-    await until(partial(_is_replaced, caught, claims), "another worker takes over")
+    owned = caught.owns()
+    others = [worker for worker in members if worker is not caught]
+    await until(lambda: any(one.owns() & owned for one in others), "another worker takes over")
     await playing.progress(RUNS)
     ended = _ended(caught)
     caught.send(signal.SIGCONT)
@@ -160,12 +163,9 @@ def said_of_outage(playing: Play) -> dict[str, int]:
     return found
 
 
-def _is_replaced(caught: Worker, claims: dict[Worker, int]) -> bool:
-    return any(
-        len(worker.events("claimed")) > count
-        for worker, count in claims.items()
-        if worker is not caught
-    )
+def _at_rest(members: list[Worker], partitions: int) -> bool:
+    shares = [len(worker.owns()) for worker in members]
+    return min(shares) > 0 and sum(shares) == partitions
 
 
 def _ended(worker: Worker) -> int:
