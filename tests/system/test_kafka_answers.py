@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 from aiokafka import errors
+from aiokafka.structs import TopicPartition
 
 from refold import App, Client, Effect, Policy
 from refold.engine.ending import LogWasCut
-from refold.log import Topic
+from refold.log import Ack, Topic
 from refold.worker import Worker, WorkerEvent, WorkerSettings
 from support.kafka_broker import Broker, started
-from support.kafka_maker import MakeKafkaLog, producer_of
+from support.kafka_maker import MakeKafkaLog
 
 ANSWERS = (
     errors.OutOfOrderSequenceNumber,
@@ -99,28 +100,29 @@ class Answers:
     """Lets the appends to the events end with an error, stored or not."""
 
     def __init__(self, worker: Worker) -> None:
-        self.producer: Any = producer_of(worker.log)  # type: ignore[arg-type]
-        self.send_batch = self.producer.send_batch
+        self.sender: Any = worker.log._sender  # type: ignore[attr-defined]
+        self.send = self.sender.send
         self.tries = 0
 
     def are(self, error: type[Exception], *, stored: bool) -> None:
         self.tries = 0
 
-        async def answered(batch: Any, topic: str, *, partition: int) -> Any:
-            if not topic.endswith(Topic.EVENTS.value):
-                return await self.send_batch(batch, topic, partition=partition)
+        async def answered(place: TopicPartition, batch: bytes) -> Ack:
+            if not place.topic.endswith(Topic.EVENTS.value):
+                ack: Ack = await self.send(place, batch)
+                return ack
             self.tries += 1
             if stored:
-                await (await self.send_batch(batch, topic, partition=partition))
+                await self.send(place, batch)
             raise error
 
-        self.producer.send_batch = answered
+        self.sender.send = answered
 
     def more(self, tries: int) -> bool:
         return self.tries >= tries + MORE
 
     def are_right(self) -> None:
-        self.producer.send_batch = self.send_batch
+        self.sender.send = self.send
 
 
 def test_an_answer_that_is_none_ends_the_claim_and_is_said_once_f17(

@@ -2,17 +2,12 @@
 
 import asyncio
 import gc
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from aiokafka.errors import KafkaConnectionError, NodeNotReadyError
-from aiokafka.producer.message_accumulator import BatchBuilder
+from aiokafka.errors import NodeNotReadyError
 from aiokafka.structs import TopicPartition
 
-from refold.log.kafka_batches import Sender
 from refold.log.kafka_fetch import Reader
-from refold.log.port import Entry
 
 PLACE = TopicPartition("ns.events", 0)
 
@@ -57,38 +52,3 @@ def test_a_poll_that_fails_tells_who_waits() -> None:
             await waiting
 
     asyncio.run(main())
-
-
-class Producer:
-    """Answers as aiokafka's does: with a shield before the future of the batch."""
-
-    def __init__(self) -> None:
-        self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._message_accumulator = SimpleNamespace(_batch_ttl=0)
-
-    def create_batch(self) -> BatchBuilder:
-        return BatchBuilder(1_000, 0)
-
-    async def send_batch(self, batch: BatchBuilder, topic: str, *, partition: int) -> Any:
-        return asyncio.shield(self.answer)
-
-
-def test_an_append_that_was_given_up_fails_in_silence() -> None:
-    """Seen with two of three brokers lost: a traceback on the console for each late failure."""
-    unheard: list[dict[str, object]] = []
-
-    async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, what: unheard.append(what))
-        producer = Producer()
-        sender = Sender(producer, 1_000)
-        sending = asyncio.create_task(sender.send(PLACE, [Entry(b"k", b"v")], 100, 60))
-        await asyncio.sleep(0.01)
-        sending.cancel()
-        await asyncio.wait([sending])
-        producer.answer.set_exception(KafkaConnectionError())
-        del producer, sender
-        await asyncio.sleep(0.01)
-        gc.collect()
-
-    asyncio.run(main())
-    assert unheard == []
