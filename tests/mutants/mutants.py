@@ -157,6 +157,22 @@ MUTANTS: tuple[Mutant, ...] = (
         "verdict, n_next, commands = Verdict.COUNTS, n + 1, command_next",
         NamedTests(("tests/unit/test_model_fold.py",)),
     ),
+    _one(
+        "an_old_end_is_a_cut",
+        "3.1 rule 4: a log is cut only if it ends below what had been read when it was asked",
+        TAIL,
+        "if self.position.offset_next != start:\n                return  # an append",
+        "if False:\n                return  # an append",
+        NamedTests(("tests/simulation/test_tail.py",)),
+    ),
+    _one(
+        "a_forged_record_is_ours",
+        "3.1 rule 2: an n is never used twice for different bytes, or the claim is over",
+        TAIL,
+        "return any(written == tuple(entry) for entry in self._sent)",
+        "return True",
+        NamedTests(("tests/simulation/test_tail.py",)),
+    ),
     # ---- acting
     _one(
         "it_acts_before_the_acknowledgement",
