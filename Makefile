@@ -13,7 +13,7 @@ ROOT := services schemas projections tools
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-all lint format types imports pytest model mutants bench lock hooks clean
+.PHONY: help setup demo test test-all lint format types imports pytest model mutants chaos bench lock hooks clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -77,6 +77,9 @@ model: $(VENV)/.dev ## explore the protocol exhaustively, its mutations included
 
 mutants: $(VENV)/.dev ## break the engine on purpose: each break must be caught by its tests
 	$(BIN)/python tests/mutants/run.py
+
+chaos: $(VENV)/.dev ## faults on real workers, brokers and networks: half an hour (CHAOS names scenarios and options)
+	PYTHONPATH=tests:examples $(BIN)/python -m chaos $(CHAOS)
 
 bench: $(VENV)/.dev ## measure refold on this machine (REFOLD_PEERS names the peers' scripts)
 	$(BIN)/refold bench $(BENCH)

@@ -16,6 +16,8 @@ INTAKE = "services/refold/engine/intake.py"
 PARKING = "services/refold/engine/parking.py"
 SENDING = "services/refold/engine/sending.py"
 FOREIGN = "tests/simulation/test_commands_from_anybody.py"
+TRIMMING = "services/refold/engine/trimming.py"
+OWED = "tests/simulation/test_archiving_owed.py"
 KEEPING = "services/refold/engine/keeping.py"
 OWNER = "services/refold/engine/owner.py"
 RECOVERY = "services/refold/engine/recovery.py"
@@ -156,6 +158,22 @@ MUTANTS: tuple[Mutant, ...] = (
         "verdict, broken = Verdict.BROKEN, True",
         "verdict, n_next, commands = Verdict.COUNTS, n + 1, command_next",
         NamedTests(("tests/unit/test_model_fold.py",)),
+    ),
+    _one(
+        "an_old_end_is_a_cut",
+        "3.1 rule 4: a log is cut only if it ends below what had been read when it was asked",
+        TAIL,
+        "if self.position.offset_next != start:\n                return  # an append",
+        "if False:\n                return  # an append",
+        NamedTests(("tests/simulation/test_tail.py",)),
+    ),
+    _one(
+        "a_forged_record_is_ours",
+        "3.1 rule 2: an n is never used twice for different bytes, or the claim is over",
+        TAIL,
+        "return any(written == tuple(entry) for entry in self._sent)",
+        "return True",
+        NamedTests(("tests/simulation/test_tail.py",)),
     ),
     # ---- acting
     _one(
@@ -394,5 +412,30 @@ MUTANTS: tuple[Mutant, ...] = (
         "            from contextlib import suppress\n\n            with suppress(Exception):\n"
         "                await self._append(place, [entry for _, entry in messages])\n",
         NamedTests((FOREIGN,)),
+    ),
+    # ---- archives
+    _one(
+        "an_archive_passes_a_parked_command",
+        "3.1: nothing from the smallest parked offset on may be trimmed",
+        TRIMMING,
+        "    if base.orders.parked:\n",
+        "    if False:\n",
+        NamedTests((OWED,)),
+    ),
+    _one(
+        "an_archive_passes_what_is_not_sent",
+        "3.3: what the outbox still reads is not trimmed",
+        TRIMMING,
+        "min((base.position.last_offset, *base.orders.outbox))",
+        "base.position.last_offset",
+        NamedTests((OWED,)),
+    ),
+    _one(
+        "an_archive_forgets_what_is_parked",
+        "3.3: the position behind an archive has the parked commands",
+        "tools/refold_tools/archive/archiving.py",
+        "base = Base(reader.position, reader.facts, kept)",
+        "base = Base(reader.position, reader.facts)",
+        NamedTests((OWED,)),
     ),
 )

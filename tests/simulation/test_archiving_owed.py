@@ -26,6 +26,7 @@ from support.scripted_registry import Kept
 START = 7
 JUNK = b"no frame" + bytes(3_000)
 """A command that nobody can read; its rejection keeps the beginning alone."""
+UNKNOWN = b"\0" + (2_000_003_999).to_bytes(4, "big") + b" of a later version"
 
 
 @pytest.fixture
@@ -72,9 +73,13 @@ def test_a_parked_command_outlives_the_archive(folder: Path, *, positions: bool)
     parked = put(archive, b"\0" + START.to_bytes(4, "big") + command("waits")[5:], b"waits")
     archive.runs("r-2", "r-3")
     report = the_report(archive.archive())
+    archive.runs("r-4")
+    later = the_report(archive.archive())
+    assert later.events_next > report.events_next, "a second file begins where it is parked"
     assert any(isinstance(CODEC.decode(r.value or b""), CommandParked) for r in archive.in_files())
     assert offsets(archive, CommandParked) == []
-    assert report.commands_next == archive.bounds(Topic.COMMANDS)[0] == parked
+    assert report.commands_next == later.commands_next == parked
+    assert archive.bounds(Topic.COMMANDS)[0] == parked
     if not positions:
         archive.damage(is_position, None)
     archive.check()
@@ -83,7 +88,7 @@ def test_a_parked_command_outlives_the_archive(folder: Path, *, positions: bool)
     kept.away = False
     archive.lab.codec = kept.codec()
     archive.lab.worker(archive.app)
-    assert archive.lab.run(60, until=lambda: len(archive.vendor.done) == 4)
+    assert archive.lab.run(60, until=lambda: len(archive.vendor.done) == 5)
     archive.lab.run(5)
     archive.check()
     due = archive.due()
@@ -91,7 +96,7 @@ def test_a_parked_command_outlives_the_archive(folder: Path, *, positions: bool)
     assert due.runs["waits"].ended is not None
     events = [CODEC.decode(r.value or b"") for r in archive.whole.values()]
     started = [one for one in events if isinstance(one, RunStarted)]
-    assert len(started) == 4, "each run once"
+    assert len(started) == 5, "each run once"
     assert the_report(archive.archive()).commands_next == due.position.command_next
 
 
@@ -233,7 +238,23 @@ def test_an_archive_that_cannot_be_read_stops_who_needs_to_know_its_runs(folder:
     the_report(archive.archive())
     archive.damage(is_position, None)
     archive.check()
-    unknown = b"\0" + (2_000_003_999).to_bytes(4, "big") + b" of a later version"
-    archive.damage(lambda key: key == f"/archived.{first}", unknown)
+    archive.damage(lambda key: key == f"/archived.{first}", UNKNOWN)
     with pytest.raises(EventsGone):
         archive.seen(Codec(FileRegistry()))
+
+
+def test_an_older_snapshot_does_not_stand_in_for_one_that_cannot_be_read(folder: Path) -> None:
+    """What lies between the two is gone: the run would have a gap."""
+    archive = Archive(folder)
+    archive.runs("sleeper", run="reminder")
+    older = archive.snapshots(lambda key: key.startswith("sleeper/"))
+    assert archive.lab.run(400, until=lambda: len(archive.vendor.done) == 1)
+    archive.runs("r-1")
+    the_report(archive.archive())
+    archive.lab.broker.put(Topic.SNAPSHOTS, 0, older)
+    archive.check()
+    old_keys = {entry.key for entry in older}
+    archive.damage(lambda key: key.startswith("sleeper/") and key.encode() not in old_keys, UNKNOWN)
+    with pytest.raises(EventsGone) as gone:
+        archive.seen()
+    assert "sleeper" in str(gone.value)

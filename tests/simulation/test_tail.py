@@ -88,6 +88,50 @@ def test_a_gap_that_cannot_be_read_ends_the_claim_and_nothing_acts() -> None:
     assert acted == []
 
 
+@pytest.mark.parametrize("value", [b"body", b"another"], ids=["a copy", "forged"])
+def test_a_record_under_our_next_n_is_our_own_copy_or_ends_the_claim(value: bytes) -> None:
+    """Seen on Kafka: a record that somebody wrote in our name made ours a duplicate, unnoticed."""
+    universe = Universe(Random(1))
+    broker = MemoryBroker("t", now_ms=lambda: 0, schedule=universe.schedule_ms)
+    broker.put(Topic.EVENTS, 0, [record(KIND_CLAIM, OURS, 1, 0)])
+    ours = record(KIND_EVENT, OURS, 1, 0)
+    broker.put(Topic.EVENTS, 0, [ours._replace(value=value)])
+    process = SimProcess(universe, "owner")
+    log = MemoryLog("memory://t", broker=broker)
+    ended: list[ClaimEnded] = []
+    acted: list[int] = []
+    tail = Tail(
+        log,
+        0,
+        OURS,
+        Position(1, 1, OURS, 0, False, 0, 0, 0, OURS, 0),
+        batch_bytes=1_000,
+        timeout_ms=1_000,
+        on_report=lambda record: None,
+        on_end=ended.append,
+        clock=process,
+        log_clock=log_clock(process),
+    )
+
+    async def main() -> None:
+        await log.open(create=True)
+        tail.put(Decision([ours], 100, 0, 0, 0, acted.append))
+        await tail.drained()
+        await tail.look()
+
+    process.start(main())
+    universe.run(10_000_000)
+    assert process.errors == []
+    if value == b"body":
+        assert ended == []
+        assert acted == [2]
+    else:
+        [why] = ended
+        assert isinstance(why, ClaimUnknown)
+        assert "did not write" in str(why)
+        assert acted == []
+
+
 @pytest.mark.parametrize("error", [KeyError("slot"), ZeroDivisionError("bug")])
 def test_a_defect_in_what_follows_an_acknowledgement_ends_the_claim_aloud(error: Exception) -> None:
     def acked(offset: int) -> None:

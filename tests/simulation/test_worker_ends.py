@@ -72,6 +72,8 @@ def test_all_partitions_drain_at_once_within_one_limit() -> None:
     lab.workers[process.name].stop()
     lab.run(9.5)
     assert [released(lab, p) for p in range(3)] == [True] * 3
+    said = [(event.partition, event.text) for event in lab.told if event.kind == "released"]
+    assert sorted(said) == [(p, "drained") for p in range(3)]
     lab.run(2)
     assert lab.broker.suggest("another") == frozenset({0, 1, 2}), "given up"
 

@@ -19,6 +19,7 @@ from refold_tools.devstack import (
     kafka,
     layout,
     postgres,
+    stack,
 )
 from refold_tools.devstack.daemons import Daemon, last_words
 from refold_tools.devstack.errors import (
@@ -253,3 +254,8 @@ def test_nothing_runs_where_no_stack_was(
         "nothing was running",
     ]
     assert not Path(folder).exists()
+
+
+def test_a_cluster_id_is_no_option_of_the_storage_tool() -> None:
+    """One of 64 began with a dash, and a broker could not format its folder."""
+    assert not any(stack._fresh_cluster_id().startswith("-") for _ in range(2_000))

@@ -325,7 +325,7 @@ def test_what_is_imported_is_declared() -> None:
     declared = names(project["dependencies"])
     demo, dev = names(extras["demo"]), names(extras["dev"])
     kafka = names(extras["kafka"])
-    ours = {*PACKAGES, "support", "model", "mutants", "world"}
+    ours = {*PACKAGES, "chaos", "support", "model", "mutants", "world"}
     ours |= {p.stem if p.suffix else p.name for p in (ROOT / "examples").iterdir()}
     allowed = {
         "schemas": declared | names(extras["registry"]),

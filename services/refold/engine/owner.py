@@ -264,6 +264,8 @@ class PartitionOwner:
             await asyncio.sleep(0.01)
         if not self.ended:
             await self.checkpoint()
+        if self._released and not self.ended:
+            self.tell("released", None, why)
         self.tail.end(ClaimReleased(self.partition, "the worker stops"))
 
     def _note_released(self) -> None:

@@ -57,6 +57,8 @@ class Tail:
         self._on_report, self._on_end = on_report, on_end
         self._clock, self._log_clock = clock, log_clock
         self._queue: deque[Decision] = deque()
+        self._sent: Sequence[Entry] = ()
+        """The batch in flight: of this claim nothing else can come to count."""
         self._flight: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()
         self._idle.set()
@@ -127,7 +129,7 @@ class Tail:
         return batch
 
     async def _append(self, batch: list[Decision]) -> None:
-        entries = [entry for decision in batch for entry in decision.entries]
+        entries = self._sent = [entry for decision in batch for entry in decision.entries]
         offset = await self._send(entries)
         if self.ended is not None:
             raise self.ended
@@ -141,6 +143,7 @@ class Tail:
         if offset > before.offset_next:
             await self._read_gap(offset)
             before = self.position
+        self._sent = ()
         last = batch[-1]
         if before.n_next <= last.n_last:
             self.position = Position(
@@ -251,7 +254,9 @@ class Tail:
             progress = True
             if verdict is Verdict.CLAIM and header is not None:
                 raise ClaimFenced(self.partition, self.claim_id, header.claim_id, record.offset)
-            if self.position.claim_broken:
+            if self.position.claim_broken or (
+                verdict is Verdict.COUNTS and not self._is_ours(record)
+            ):
                 told = "a record of this claim stands in the log that its owner did not write"
                 raise ClaimUnknown(self.partition, told)
             if verdict is Verdict.REPORT:
@@ -263,6 +268,14 @@ class Tail:
                     raise ClaimUnknown(self.partition, told) from unknown
         if not progress:  # only holes are left
             self.position = self.position._replace(offset_next=end)
+
+    def _is_ours(self, record: Record) -> bool:
+        """Whether a record that counts is a stored copy of what is in flight.
+
+        Anything else stands where one of ours will be skipped: our state is not the log's then.
+        """
+        written = (record.key, record.value, record.header)
+        return any(written == tuple(entry) for entry in self._sent)
 
     def _check_anchor(self, record: Record) -> None:
         header = _header(record)

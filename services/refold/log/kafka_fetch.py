@@ -120,7 +120,7 @@ class Reader:
             if poll is None:
                 poll = asyncio.create_task(self._poll(place))
                 self._polls[place] = poll
-                poll.add_done_callback(lambda _: self._polls.pop(place, None))
+                poll.add_done_callback(partial(self._poll_ended, place))
             # Not cancelled with its waiter: the next one joins it.
             await asyncio.wait([poll], timeout=left_s)
             if poll.done():
@@ -147,6 +147,11 @@ class Reader:
                 raise error()
 
         await self._retried(ask)
+
+    def _poll_ended(self, place: TopicPartition, poll: asyncio.Task[None]) -> None:
+        self._polls.pop(place, None)
+        if not poll.cancelled():
+            poll.exception()  # who waited may have gone since: then it is nobody's
 
     async def _poll(self, place: TopicPartition) -> None:
         """Until the partition grows beyond the end that is known, or `POLL_MS`."""

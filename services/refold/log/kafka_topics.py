@@ -67,10 +67,15 @@ class Topics:
             if resources:
                 answers = self._admin.describe_configs(list(resources), request_timeout=TIMEOUT_S)
                 for resource, answer in answers.items():
-                    entries = await _answer(answer)
-                    settings[resources[resource]] = {
-                        name: entry.value or "" for name, entry in entries.items()
-                    }
+                    topic = resources[resource]
+                    try:
+                        entries = await _answer(answer)
+                    except KafkaException as error:
+                        if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                            raise
+                        del found[topic]  # deleted between the two answers: it is missing
+                        continue
+                    settings[topic] = {name: entry.value or "" for name, entry in entries.items()}
         except KafkaException as error:
             raise TopicsRefused(error.args[0].str()) from error
         topics = {

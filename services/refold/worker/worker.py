@@ -71,7 +71,9 @@ class Worker:
         self.app, self.log = app, log
         self.clock = clock or SystemClock()
         self.settings = settings or WorkerSettings()
-        self.name = owner or f"{socket.gethostname()}:{os.getpid()}"
+        # The suffix, because in containers every worker may be pid 1 of a host of one name: two
+        # members of one name push each other out of the group for ever.
+        self.name = owner or f"{socket.gethostname()}:{os.getpid()}:{entropy(3).hex()}"
         self.process = process or entropy(8).hex()
         self.owners: dict[int, PartitionOwner] = {}
         self._entropy = entropy

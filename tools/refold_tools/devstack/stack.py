@@ -301,8 +301,11 @@ class Stack:
 
 
 def _fresh_cluster_id() -> str:
-    """Kafka's form of a UUID: 16 bytes, base64 for URLs, no padding."""
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    """Kafka's form of a UUID: 16 bytes, base64 for URLs, no padding; a dash first is an option."""
+    while True:
+        made = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not made.startswith("-"):
+            return made
 
 
 def _check_ports(name: str, ports: Ports) -> None:
