@@ -34,7 +34,7 @@ from support.kafka_broker import Broker, started
 CODEC = Codec(FileRegistry())
 SETTINGS = WorkerSettings(checkpoint_ms=200, idle_after_ms=500)
 WITHIN_S = 90.0
-JUNK = b"\0\0\0\xff\xff of a later version"
+JUNK = b"\0" + (2_000_003_999).to_bytes(4, "big") + b" of a later version"
 SHOP = """
 from datetime import timedelta
 from refold import App, RunContext
