@@ -20,7 +20,7 @@ from refold.testing.sim_world import Call, Deed, SimVendor
 from refold_projections.fold import PartitionFold, RunState, boundary
 from refold_projections.fold.boundary import Boundary
 from refold_schemas.codec import Codec
-from refold_schemas.errors import UndecodableRecord
+from refold_schemas.errors import SchemaUnavailable, UndecodableRecord
 
 RATE_SPREAD = 1.011
 """Two boot clocks that run 0.5 % fast and slow differ by this factor at most."""
@@ -250,7 +250,7 @@ class Watch:
             for record in self.broker.records(Topic.COMMANDS, partition.number):
                 try:
                     command = self.codec.decode(as_ours(record.value or b""))
-                except UndecodableRecord:
+                except (UndecodableRecord, SchemaUnavailable):
                     continue
                 found[getattr(command, "command_id", "")] += 1
         return found
