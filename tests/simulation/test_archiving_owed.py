@@ -216,6 +216,13 @@ def test_an_archive_under_the_ids_of_a_registry_is_read_by_whoever_asks(folder: 
         with pytest.raises(SchemaUnavailable):
             archive.seen(codec)  # what is not known now is not gone
 
+    async def ask(log: MemoryLog) -> Any:
+        async with Client(log) as client:  # it has no registry
+            return [one async for one in client.history("r-3")]
+
+    (error,) = archive.process(ask)
+    assert isinstance(error, SchemaUnavailable)
+
 
 def test_what_cannot_be_written_is_said_before_anything_is_deleted(folder: Path) -> None:
     place = Place()

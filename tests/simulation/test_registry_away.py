@@ -124,25 +124,38 @@ def test_a_reader_waits_for_the_registry_and_then_has_missed_nothing(
     asyncio.run(main())
 
 
-def test_an_event_under_an_id_that_nobody_has_stops_its_reader_and_parks_no_run(
+def test_an_event_under_an_id_that_nobody_has_parks_its_run_if_its_claim_can_be_read(
     place: Place, broker: MemoryBroker
 ) -> None:
+    """Else the registry is the wrong one, or none is set: the reader stops, no run is parked."""
     writer = writer_for(broker, "run-1")
     writer.claim()
     writer.write("run-1", *started())
     at = writer.raw("run-1", b"\0" + NOBODYS_ID.to_bytes(4, "big") + b"x")
+    writer.write("run-2", *started())
 
-    async def main(codec: Codec, said: str) -> None:
+    async def parked(codec: Codec) -> None:
+        fold = PartitionFold(codec)
+        await fold_all(fold, broker.records(Topic.EVENTS, 0))
+        found = fold.runs["run-1"].parked
+        assert found is not None
+        assert found.reason == "undecodable_event"
+        assert f"offset {at} cannot be read" in found.detail
+        assert fold.runs["run-2"].parked is None
+        assert fold.position.offset_next == len(broker.records(Topic.EVENTS, 0))
+
+    async def stops(codec: Codec, said: str) -> None:
         fold = PartitionFold(codec)
         with pytest.raises(SchemaUnavailable, match=said) as caught:
             await fold_all(fold, broker.records(Topic.EVENTS, 0))
         assert not caught.value.mends
-        if fold.runs:
-            assert fold.position.offset_next == at
-            assert fold.runs["run-1"].parked is None
+        assert (fold.position.offset_next, dict(fold.runs)) == (0, {})
 
-    asyncio.run(main(fresh(place), "memory://registry has none"))
-    asyncio.run(main(Codec(FileRegistry()), "none is set.*set REFOLD_REGISTRY_URL"))
+    asyncio.run(parked(fresh(place)))
+    emptied = Place()
+    emptied.ids = {}
+    asyncio.run(stops(fresh(emptied), "has none"))
+    asyncio.run(stops(Codec(FileRegistry()), "none is set.*set REFOLD_REGISTRY_URL"))
 
 
 def test_states_and_history_are_read_by_asking(place: Place, broker: MemoryBroker) -> None:

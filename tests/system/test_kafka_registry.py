@@ -66,7 +66,7 @@ def proxy(stack: Stack) -> Iterator[RegistryProxy]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "shop.py").write_text(APP)
+    (tmp_path / "shop_with_ids.py").write_text(APP)
     return tmp_path
 
 
@@ -103,7 +103,7 @@ def refold(
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
     yield Cli(monkeypatch, capsys)
-    sys.modules.pop("shop", None)
+    sys.modules.pop("shop_with_ids", None)
 
 
 def until(check: Callable[[], bool], what: str, within_s: float = 90) -> None:
@@ -120,7 +120,7 @@ class Serving:
         self._file = folder / "worker.out"
         with self._file.open("wb") as said:
             self._process = subprocess.Popen(
-                [*REFOLD, "worker", "shop:app", "--log", url],
+                [*REFOLD, "worker", "shop_with_ids:app", "--log", url],
                 cwd=folder,
                 stdout=said,
                 stderr=said,
@@ -175,9 +175,9 @@ def test_who_writes_needs_the_schemas_and_who_reads_needs_the_registry(
     url = f"kafka://{stack.bootstrap}/bound"
     refold(None, "namespace", "create", "--log", f"{url}?partitions=1")
     nobody = "http://127.0.0.1:1/apis/ccompat/v7"
-    told = refold(nobody, "worker", "shop:app", "--log", url, code=4)
+    told = refold(nobody, "worker", "shop_with_ids:app", "--log", url, code=4)
     assert told["error"]["code"] == "R209"
-    told = refold(registry, "worker", "shop:app", "--log", url, code=3)
+    told = refold(registry, "worker", "shop_with_ids:app", "--log", url, code=3)
     assert told["error"]["code"] == "R210"
     assert "refold schemas register" in told["error"]["next"]
     start = ("start", "order", "--input", "1", "--within", "0", "--log", url)
@@ -197,7 +197,7 @@ def test_who_writes_needs_the_schemas_and_who_reads_needs_the_registry(
     given = {one["registry_id"] for one in listed}
     assert None not in given
 
-    ran = refold(registry, "run", "shop:app", "order", "--input", "4160", "--run-id", "r1",
+    ran = refold(registry, "run", "shop_with_ids:app", "order", "--input", "4160", "--run-id", "r1",
                  "--log", url)  # fmt: skip
     assert ran["status"] == "completed"
     assert ran["result"] == 4161
@@ -218,7 +218,7 @@ def test_who_writes_needs_the_schemas_and_who_reads_needs_the_registry(
     seen = findings(refold, nobody, url)
     assert seen["registry"]["verdict"] == "wrong"
     assert "registry unreachable" in seen["registry"]["said"]
-    assert "cannot be read" in seen["p0"]["said"]
+    assert "cannot be read" in seen["runs"]["said"]
 
 
 def test_tools_that_make_what_is_missing_register_and_a_log_in_a_file_needs_nobody(
@@ -233,7 +233,7 @@ def test_tools_that_make_what_is_missing_register_and_a_log_in_a_file_needs_nobo
     assert told["completed"] is True
     nobody = "http://127.0.0.1:1/"
     file = f"sqlite:///{folder}/log.db"
-    ran = refold(nobody, "run", "shop:app", "order", "--input", "1", "--log", file)
+    ran = refold(nobody, "run", "shop_with_ids:app", "order", "--input", "1", "--log", file)
     assert ran["status"] == "completed"
     assert min(ids_of(file, Topic.EVENTS)) >= ID_MIN
     assert refold(nobody, "runs", "--log", file)["total"] == 1

@@ -116,7 +116,8 @@ def test_a_frozen_worker_is_replaced_and_what_it_does_late_is_evidence(
 
     try:
         first = worker()
-        refold(tmp_path, "start", "order", "--input", "4160", "--run-id", "r1", "--log", url)
+        refold(tmp_path, "start", "order", "--input", "4160", "--run-id", "r1", "--within", "60",
+               "--log", url)  # fmt: skip
         until(lambda: lines(tmp_path / "began") == ["1"], "the call has begun")
         first.send_signal(signal.SIGSTOP)
         worker()

@@ -100,10 +100,12 @@ class PartitionFold:
         self.skipped: dict[Verdict, int] = {}
         self._keep = keep
 
-    def apply(self, record: StoredRecord) -> Applied:
+    def apply(self, record: StoredRecord, *, unknown: SchemaUnavailable | None = None) -> Applied:
         """Fold one record. Never raises for what stands in the log, but SchemaUnavailable.
 
         Then nothing was folded: the schema has to be learnt first, and the same record comes again.
+        `unknown` says of the record's schema that nobody has it. If its claim could be read, the
+        writers' schemas are known here: then it is nobody's record, and parks its run alone.
         """
         before = self.position
         header: RecordHeader | None = None
@@ -123,11 +125,13 @@ class PartitionFold:
             mark = self.marks.get(run_id)
             if mark is not None and record.offset <= mark.offset:
                 # The run's snapshot reaches beyond this record; what has to be sent is not in it.
+                name = None
                 try:
                     name = self.codec.name_of(record.value or b"", strict=True)
-                except SchemaUnavailable:
-                    self.position = before
-                    raise
+                except SchemaUnavailable as error:
+                    if not self._is_nobodys(verdict, unknown or error):
+                        self.position = before
+                        raise unknown or error from None
                 if name == "CommandRejected":
                     self._order_of_run(record, header)
                 return Applied(verdict, run_id, None, header, None)
@@ -137,9 +141,11 @@ class PartitionFold:
             event = self.codec.decode(record.value or b"")
         except UndecodableRecord as error:
             problem = str(error)
-        except SchemaUnavailable:
-            self.position = before
-            raise
+        except SchemaUnavailable as error:
+            if not self._is_nobodys(verdict, unknown or error):
+                self.position = before
+                raise unknown or error from None
+            problem = (unknown or error).message
         if verdict is Verdict.CLAIM:
             self._claimed(event, header)
             return Applied(verdict, None, event, header, problem)
@@ -155,6 +161,9 @@ class PartitionFold:
         """Fold several records. Raises SchemaUnavailable in front of one, as `apply`."""
         for record in records:
             self.apply(record)
+
+    def _is_nobodys(self, verdict: Verdict, error: SchemaUnavailable) -> bool:
+        return not error.mends and verdict is not Verdict.CLAIM and self.facts.process != ""
 
     def _keeps(self, run_id: str) -> bool:
         return self._keep is None or self._keep(run_id)

@@ -138,6 +138,10 @@ async def _is_about(codec: Codec, record: Record, verdict: Verdict, run_id: str)
         event = await decode(codec, record.value or b"")
     except UndecodableRecord:
         return False
+    except SchemaUnavailable as unknown:
+        if unknown.mends:
+            raise
+        return False
     if isinstance(event, CommandEmitted):
         return event.run_id == run_id
     return isinstance(event, CommandParked) and event.key == run_id.encode()
@@ -153,7 +157,7 @@ async def _history_record(
     except UndecodableRecord as error:
         problem = error.reason
     except SchemaUnavailable as unknown:
-        if verdict <= Verdict.REPORT:
+        if verdict is Verdict.CLAIM or (unknown.mends and verdict <= Verdict.REPORT):
             raise  # history shows what counts, or says that it cannot
         problem = unknown.message
     if header is None:

@@ -7,7 +7,7 @@ whoever reads the log knows what it began with. Source: docs/adr/0022.
 from collections.abc import Iterator
 
 from refold_schemas.codec import Codec
-from refold_schemas.errors import UndecodableRecord
+from refold_schemas.errors import SchemaUnavailable, UndecodableRecord
 from refold_schemas.snapshots import Archived
 
 LABEL = "archived."
@@ -24,6 +24,8 @@ class Archives:
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
         self._stored: dict[str, bytes] = {}
+        self.unknown: SchemaUnavailable | None = None
+        """Why, where one of them is of a schema that nobody has."""
 
     def add(self, label: str, value: bytes | None) -> None:
         """A record with the key `/label`; None deletes it.
@@ -36,9 +38,10 @@ class Archives:
             self._codec.name_of(value, strict=True)
             self._stored[label] = value
 
-    def cannot_read(self, label: str) -> None:
+    def cannot_read(self, label: str, why: SchemaUnavailable | None) -> None:
         """A record stands there that nobody can read."""
         self._stored[label] = b""
+        self.unknown = why
 
     def before(self, start: int) -> list[Archived]:
         """The files that are needed now that the log begins at `start`, in the log's order."""

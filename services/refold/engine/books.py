@@ -24,7 +24,7 @@ from refold_projections.fold import (
     stamp_of,
 )
 from refold_schemas.codec import HEADER_SIZE, KIND_EVENT, ClaimHeaders, Codec, RecordHeader
-from refold_schemas.errors import UndecodableRecord
+from refold_schemas.errors import SchemaUnavailable, UndecodableRecord
 from refold_schemas.events import (
     AttemptReported,
     CommandEmitted,
@@ -253,6 +253,10 @@ class Books:
             event = self.codec.decode(record.value or b"")
         except UndecodableRecord:
             return None  # evidence that nobody can read settles nothing; history shows it
+        except SchemaUnavailable as error:
+            if error.mends:
+                raise
+            return None  # no registry is set, and this owner's own claim is written without one
         if state is None or not isinstance(event, AttemptReported):
             return None
         stamp = stamp_of(header, record, self.facts)

@@ -285,7 +285,7 @@ class _Stored:
             self.kept.stands(run_id, label)
             self._replaced(run_id, label)
         elif label.startswith(ARCHIVED):
-            self.archives.cannot_read(label)
+            self.archives.cannot_read(label, self.unknown)
 
     def _replaced(self, run_id: str, label: str) -> None:
         """A later record of the same key stands, whether or not the cleaner was there already."""
@@ -371,6 +371,8 @@ async def base_behind(archives: Archives, codec: Codec, start: int) -> Base | No
     """
     archived = archives.ending_at(start)
     if archived is None:
+        if archives.unknown is not None:
+            raise archives.unknown
         return None
     try:
         position = await decode(codec, archived.position)

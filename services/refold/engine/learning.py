@@ -1,8 +1,7 @@
 """Reads on where a record's schema has to be asked for first: a fold waits, it never guesses.
 
-A command under an unknown schema may be refused. An event was written by an owner that knew what
-it wrote, so whatever the registry says, it is not passed by and its run is not parked: the reader
-stops in front of it.
+Where the registry cannot say, a reader stops in front of the record. Where it says that there is no
+such schema, it is a wrong registry, or nobody's record: the claim in force tells (`PartitionFold`).
 """
 
 from collections.abc import Iterable
@@ -53,5 +52,10 @@ async def learn_and_fold(
     fold: PartitionFold, record: StoredRecord, unknown: SchemaUnavailable
 ) -> Applied:
     """Learn what `fold.apply(record)` did not know, and fold the record."""
-    await learn(fold.codec, unknown)
+    try:
+        await learn(fold.codec, unknown)
+    except SchemaUnavailable as still:
+        if still.mends:
+            raise
+        return fold.apply(record, unknown=still)
     return fold.apply(record)

@@ -250,7 +250,7 @@ class Watch:
             for record in self.broker.records(Topic.COMMANDS, partition.number):
                 try:
                     command = self.codec.decode(as_ours(record.value or b""))
-                except (UndecodableRecord, SchemaUnavailable):  # as it is to whoever decides it
+                except (UndecodableRecord, SchemaUnavailable):
                     continue
                 found[getattr(command, "command_id", "")] += 1
         return found

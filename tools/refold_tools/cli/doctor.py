@@ -110,43 +110,53 @@ def doctor(log: LogOption = None, as_json: JsonOption = False) -> int:
 
 
 async def _examine(url: str) -> Examined:
-    from refold.client.client import Client
     from refold.log import free_bytes, open_log
     from refold_schemas.errors import SchemaUnavailable
-    from refold_tools.cli.output import ReadingProgress
 
     log = open_log(url)
     await log.open(create=False)
+    try:
+        facts = log.facts
+        said = f"namespace {facts.namespace}, {facts.partition_count} partition(s)"
+        findings = [
+            Finding(OK, "settings", "every REFOLD_ variable can be used"),
+            Finding(OK, "log", f"{log.url} is open: {said}"),
+            *_room(free_bytes(log.url)),
+            *_of_topics(log),
+            *await _of_registry(),
+        ]
+        try:
+            return await _examine_partitions(log, findings)
+        except SchemaUnavailable as unknown:
+            findings.append(_unread("runs", unknown))
+            return Examined(tuple(findings), (), {}, {}, ())
+    finally:
+        await log.close()
+
+
+async def _examine_partitions(log: "Log", findings: list[Finding]) -> Examined:
+    """What the records say. Raises SchemaUnavailable where not even a claim can be read."""
+    from refold.client.client import Client
+    from refold_schemas.errors import SchemaUnavailable
+    from refold_tools.cli.output import ReadingProgress
+
     progress = ReadingProgress()
     try:
         async with Client(log, on_progress=progress) as client:
-            facts = log.facts
-            findings = [
-                Finding(OK, "settings", "every REFOLD_ variable can be used"),
-                Finding(
-                    OK,
-                    "log",
-                    f"{log.url} is open: namespace {facts.namespace}, "
-                    f"{facts.partition_count} partition(s)",
-                ),
-            ]
-            findings.extend(_room(free_bytes(log.url)))
-            findings.extend(_of_topics(log))
             findings.extend(await _of_counts(client))
-            findings.extend(await _of_registry())
             partitions: list[Partition] = []
             last_ms = 0
-            for number in range(facts.partition_count):
+            for number in range(log.facts.partition_count):
                 try:
                     partition, newest_ms = await _partition(client, number)
                 except SchemaUnavailable as unknown:
-                    findings.append(_unread(number, unknown))
+                    findings.append(_unread(f"p{number}", unknown))
                     continue
                 partitions.append(partition)
                 last_ms = max(last_ms, newest_ms)
                 findings.extend(_of_partition(partition))
             findings.append(_clock(last_ms))
-            if len(partitions) < facts.partition_count:  # of the runs nothing would be whole
+            if len(partitions) < log.facts.partition_count:  # of the runs nothing would be whole
                 return Examined(tuple(findings), tuple(partitions), {}, {}, ())
             found = await client.runs()
             conflicts = await _conflicts(client)
@@ -160,7 +170,6 @@ async def _examine(url: str) -> Examined:
             return Examined(tuple(findings), tuple(partitions), dict(runs), dict(needs), conflicts)
     finally:
         progress.end()
-        await log.close()
 
 
 async def _partition(client: "Client", number: int) -> tuple[Partition, int]:
@@ -278,8 +287,8 @@ async def _of_registry() -> list[Finding]:
     return [Finding(WRONG, "registry", f"{problems[0]}{more}", then)]
 
 
-def _unread(number: int, unknown: "SchemaUnavailable") -> Finding:
-    return Finding(WRONG, f"p{number}", f"it cannot be read: {unknown.message}", unknown.next)
+def _unread(what: str, unknown: "SchemaUnavailable") -> Finding:
+    return Finding(WRONG, what, f"it cannot be read: {unknown.message}", unknown.next)
 
 
 def _of_partition(one: Partition) -> list[Finding]:
