@@ -11,7 +11,7 @@ ATTEMPTS = "services/refold/engine/attempts.py"
 BOOKS = "services/refold/engine/books.py"
 CALLS = "services/refold/engine/calls.py"
 DECIDE = "services/refold/engine/decide.py"
-CHECKPOINTS = "services/refold/engine/checkpoints.py"
+BASES = "services/refold/engine/bases.py"
 INTAKE = "services/refold/engine/intake.py"
 PARKING = "services/refold/engine/parking.py"
 SENDING = "services/refold/engine/sending.py"
@@ -391,7 +391,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _one(
         "a_checkpoint_forgets_what_is_parked",
         "3.3: a checkpoint has the parked commands",
-        CHECKPOINTS,
+        BASES,
         "parked=tuple(ParkedKept(*one) for one in orders.parked),",
         "parked=(),",
         Seeds(1, 24, "storm"),
@@ -399,7 +399,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _one(
         "a_checkpoint_forgets_what_is_not_sent",
         "3.3: a checkpoint has the outbox's published mark",
-        CHECKPOINTS,
+        BASES,
         "outbox=tuple(offset for offset in orders.outbox if offset >= orders.published_to),",
         "outbox=(),",
         Seeds(1, 24, "storm"),

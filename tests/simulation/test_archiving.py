@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from refold.client import Client
-from refold.engine import checkpoints
+from refold.engine.bases import base_of
 from refold.log.memory import MemoryLog
 from refold.log.port import Ack, Entry, Record, Topic
 from refold.testing.sim_loop import current_process
@@ -440,7 +440,7 @@ def test_a_file_holds_every_byte_and_the_position_it_begins_at(archive: Archive)
     assert (header.namespace, header.partition, header.offset_from) == ("lab", 0, first.events_next)
     found = list(records)
     assert found == [archive.whole[at] for at in range(first.events_next, second.events_next)]
-    base = checkpoints.base_of(CODEC.decode(header.base))
+    base = base_of(CODEC.decode(header.base))
     fold = PartitionFold(CODEC, keep=lambda _: False)
     fold.apply_all(archive.whole[at] for at in range(first.events_next))
     assert (base.position, base.facts) == (fold.position, fold.facts)

@@ -9,13 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from refold.engine import checkpoints, keeping
+from refold.engine import checkpoints, keeping, stored
+from refold.engine.bases import Base
 from refold.engine.books import Books
-from refold.engine.checkpoints import Base, Kept, Restored
+from refold.engine.checkpoints import Restored
 from refold.engine.clock import SystemClock
 from refold.engine.keeping import Keeper
 from refold.engine.log_clock import LogClock
 from refold.engine.settings import WorkerSettings
+from refold.engine.stored import LABELS_MAX, Kept
 from refold.log.memory import MemoryBroker, MemoryLog
 from refold.log.port import Entry, Record, Topic
 from refold_projections.fold import (
@@ -190,7 +192,7 @@ class Stage:
 def small_limits(*, redo: int = 100_000) -> Iterator[None]:
     """Snapshots of a few hundred bytes are large, and of more than a thousand cut into parts."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpoints, "LARGE_BYTES", 400)
+        patch.setattr(stored, "LARGE_BYTES", 400)
         patch.setattr(keeping, "LARGE_BYTES", 400)
         patch.setattr(keeping, "PART_BYTES", 1_000)
         patch.setattr(keeping, "BATCH_BYTES", 1_500)
@@ -481,4 +483,4 @@ def test_a_log_that_refuses_snapshots_for_ever_costs_no_memory() -> None:
     kept = Kept()
     for number in range(1_000):
         kept.failed(["a"], str(number))
-    assert len(kept.snapshots["a"]) == len(kept.checkpoints) == checkpoints.LABELS_MAX
+    assert len(kept.snapshots["a"]) == len(kept.checkpoints) == LABELS_MAX

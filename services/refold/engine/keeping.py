@@ -8,16 +8,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
+from refold.engine.bases import Base, checkpoint_of
 from refold.engine.books import Books
-from refold.engine.checkpoints import (
-    LARGE_BYTES,
-    PART_BYTES,
-    Base,
-    Kept,
-    Large,
-    checkpoint_of,
-    entries_of,
-)
+from refold.engine.stored import LARGE_BYTES, PART_BYTES, Kept, Large, entries_of
 from refold.log.port import Entry
 from refold_projections.fold import Mark, RunState, snapshot_pieces
 from refold_schemas.codec import Codec

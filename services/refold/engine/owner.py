@@ -13,9 +13,9 @@ from zoneinfo import ZoneInfo
 from refold.app.application import App
 from refold.engine import decide
 from refold.engine.attempts import Attempts, describe
+from refold.engine.bases import Base
 from refold.engine.books import Books
 from refold.engine.calls import Call
-from refold.engine.checkpoints import Base
 from refold.engine.claiming import Claim, Claiming
 from refold.engine.clock import Clock
 from refold.engine.driver import Driver

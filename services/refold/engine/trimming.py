@@ -4,7 +4,7 @@ Source: design, section 3.3; docs/adr/0020 and 0022. Workers trim nothing themse
 archive` does.
 """
 
-from refold.engine.checkpoints import Base
+from refold.engine.bases import Base
 from refold.engine.learning import decode
 from refold.engine.lookup import Lookup
 from refold.log.port import Log, Topic

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from refold.engine import checkpoints
 from refold.engine.archives import key_of
-from refold.engine.checkpoints import Base, Restored, base_behind, checkpoint_of
+from refold.engine.bases import Base, checkpoint_of
+from refold.engine.checkpoints import Restored, base_behind
 from refold.engine.learning import learn_and_fold
 from refold.engine.trimming import commands_trimmable, events_trimmable
 from refold.log.port import Entry, Log, Record, Topic
