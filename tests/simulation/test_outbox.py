@@ -1,11 +1,14 @@
 """What an owner owes to others leaves, whatever the log or the registry shows for a moment."""
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
 
-from refold.log.memory import MemoryLog
+from refold.log import partition_for
+from refold.log.memory import Answer, AppendCall, AppendFault, Faults, MemoryLog
 from refold.log.port import Record, Topic
+from refold_schemas.codec import Codec
 from refold_schemas.events import CommandRejected
 from simulation.test_commands_from_anybody import (
     START,
@@ -20,6 +23,9 @@ from simulation.test_commands_from_anybody import (
     warnings,
 )
 from support.lab import Lab
+from support.scripted_registry import ScriptedRegistry
+
+EMITTED, EMITTED_NAME = 10, "refold.events.CommandEmitted"
 
 
 class Behind:
@@ -81,3 +87,39 @@ def test_a_parked_command_that_is_not_kept_any_more_is_refused() -> None:
     lab.worker(app(), name="second")
     assert wait(lab, 20, until=lambda: len(letters(lab)) == 2)
     assert [one.reason for one in of(CommandRejected, counted(lab))] == ["undecodable"] * 2
+
+
+class Refuses(Faults):
+    """Stores nothing that is appended to a topic's partition."""
+
+    def __init__(self, topic: Topic, partition: int) -> None:
+        self.place = (topic, partition)
+
+    def on_append(self, call: AppendCall) -> AppendFault | None:
+        refused = (call.topic, call.partition) == self.place
+        return AppendFault((), Answer.ERROR) if refused else None
+
+
+class WritesUnderItsIds(ScriptedRegistry):
+    """That of a process which knows from its start under which ids it writes forwarded commands."""
+
+    def id_of(self, name: str, version: int | None = None) -> int:
+        return EMITTED if name == EMITTED_NAME and version is None else super().id_of(name, version)
+
+
+def test_what_stands_in_the_outbox_is_read_by_asking_for_its_schema() -> None:
+    """Behind a checkpoint nothing but the outbox reads that event again."""
+    kept = registry()
+    kept.register(EMITTED, EMITTED_NAME)
+    theirs = Codec(WritesUnderItsIds(kept))
+    asyncio.run(theirs.learn(EMITTED))
+    lab = Lab(codec=theirs, partition_count=2)
+    home = partition_for("a", 2)
+    lab.broker.faults = Refuses(Topic.COMMANDS, home)
+    put(lab, start("a"), partition=1 - home)
+    first = lab.worker(app())
+    assert wait(lab, 10, until=lambda: bool(warnings(lab, "R026")))
+    lab.stop(first)
+    lab.broker.faults = Faults()
+    lab.worker(app(), name="second", codec=kept.codec())
+    assert wait(lab, 30, until=lambda: bool(lab.broker.records(Topic.COMMANDS, home)))

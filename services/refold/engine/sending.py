@@ -8,6 +8,7 @@ import asyncio
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from refold.engine.learning import decode
 from refold.engine.letters import letter_of
 from refold.engine.lookup import Lookup
 from refold.log import entry_size
@@ -92,7 +93,8 @@ class Sender:
     async def _message(self, record: Record, commands: Lookup) -> tuple[Place, Entry] | None:
         owner = self.owner
         try:
-            event = owner.codec.decode(record.value or b"")
+            # Whoever took over behind a checkpoint has not read it: its schema may be unknown yet.
+            event = await decode(owner.codec, record.value or b"")
         except UndecodableRecord:
             return None
         if isinstance(event, CommandEmitted):
