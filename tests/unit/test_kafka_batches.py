@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from random import Random
 
 import pytest
 from aiokafka.record.memory_records import MemoryRecords
@@ -9,6 +10,7 @@ from aiokafka.structs import TopicPartition
 
 from refold.log import Ack, Entry, batch_size
 from refold.log.kafka_batches import COMPRESS_FROM, REQUEST_SIZE, Waiting, build_batch, take
+from refold.log.sizes import BATCH_SIZE_MAX
 
 PLACES = [TopicPartition("ns.events", partition) for partition in range(3)]
 
@@ -32,6 +34,16 @@ def test_a_batch_reads_as_it_was_built(count: int, compressed: bool) -> None:
     read = [Entry(record.key, record.value, dict(record.headers).get("refold")) for record in batch]
     assert read == entries
     assert not batches.has_next()
+
+
+def test_a_batch_that_does_not_compress_is_no_larger_than_was_counted() -> None:
+    entries = [Entry(None, Random(1).randbytes(BATCH_SIZE_MAX - 61 - 48))]
+    assert batch_size(entries) == BATCH_SIZE_MAX
+    data = build_batch(entries, BATCH_SIZE_MAX)
+    assert len(data) <= BATCH_SIZE_MAX
+    batch = MemoryRecords(data).next_batch()
+    assert batch.validate_crc()
+    assert [record.value for record in batch] == [entries[0].value]
 
 
 def test_a_request_takes_the_oldest_batch_of_each_partition_and_none_without_a_waiter() -> None:

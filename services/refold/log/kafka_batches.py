@@ -185,7 +185,10 @@ def build_batch(entries: Sequence[Entry], size: int) -> bytes:
         # None would mean: full, and everything from here on is left out.
         assert added is not None, f"{len(entries)} entries do not fit into {size} bytes"
     batch = bytes(builder.build())
-    return compressed(batch) if len(batch) >= COMPRESS_FROM else batch
+    if len(batch) < COMPRESS_FROM:
+        return batch
+    # What does not compress becomes larger: then it may be more than the broker takes.
+    return min(compressed(batch), batch, key=len)
 
 
 def compressed(batch: bytes) -> bytes:
