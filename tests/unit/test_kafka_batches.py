@@ -66,11 +66,12 @@ def test_a_request_takes_the_oldest_batch_of_each_partition_and_none_without_a_w
             waiting(c, large),
             waiting(b, b"b2"),
             waiting(a, b"a3"),
+            waiting(c, b"c2"),
         ]
         queue = deque(order)
         taken = []
         while queue:
             taken.append([one.batch for one in take(queue).values()])
-        assert taken == [[b"a1", b"b1"], [b"a2", b"b2"], [large], [b"a3"]]
+        assert taken == [[b"a1", b"b1"], [b"a2", b"b2"], [large], [b"a3", b"c2"]]
 
     asyncio.run(main())

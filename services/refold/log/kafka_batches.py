@@ -145,16 +145,19 @@ def take(queue: deque[Waiting]) -> dict[TopicPartition, Waiting]:
     """The oldest batch of each partition, up to a request's size; none that nobody waits for."""
     together: dict[TopicPartition, Waiting] = {}
     left: list[Waiting] = []
+    passed: set[TopicPartition] = set()
     size = 0
     while queue and size < REQUEST_SIZE:
         waiting = queue.popleft()
         if waiting.answer.done():
             continue
-        if waiting.place in together or (together and size + len(waiting.batch) > REQUEST_SIZE):
+        place, size_with = waiting.place, size + len(waiting.batch)
+        if place in together or place in passed or (together and size_with > REQUEST_SIZE):
             left.append(waiting)
+            passed.add(place)  # no later batch of the partition overtakes it
             continue
-        together[waiting.place] = waiting
-        size += len(waiting.batch)
+        together[place] = waiting
+        size = size_with
     queue.extendleft(reversed(left))
     return together
 
