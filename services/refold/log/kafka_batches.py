@@ -39,9 +39,12 @@ NOT_STORED = (
     errors.LeaderNotAvailableError,
     errors.NodeNotReadyError,
     errors.NotEnoughReplicasError,
-    errors.NotLeaderForPartitionError,
-    errors.UnknownTopicOrPartitionError,
 )
+MOVED = (errors.NotLeaderForPartitionError, errors.UnknownTopicOrPartitionError)
+"""Said by a broker that does not lead the partition. If it did when the batch came, it has stored
+it, and so may the next leader have (Kafka, DelayedProduce: cases A and B). It is sent again all the
+same, for most have not, and every reader skips a copy; but it is not known not to be stored."""
+AGAIN = (*NOT_STORED, *MOVED)
 REFUSED = (
     errors.ClusterAuthorizationFailedError,
     errors.InvalidTopicError,
@@ -63,11 +66,11 @@ class Waiting(NamedTuple):
 
 
 class Sender:
-    """Sends batches of one handle: acks=all, no idempotence, and never the same one twice.
+    """Sends batches of one handle: acks=all, no idempotence, and each once.
 
     An idempotent producer would add nothing but fatal states: the fold skips duplicates. Neither
-    is a batch sent again after an error that leaves its fate open: that would store it late, and
-    twice, where the caller has long begun a new claim.
+    is a batch sent again after no answer: that would store it late, and twice, where the caller
+    has long begun a new claim.
 
     Each broker has one request at a time; what is appended meanwhile goes with the next, one batch
     for each partition. A broker would take a second request of the connection no sooner.
@@ -82,8 +85,8 @@ class Sender:
     async def send(self, place: TopicPartition, batch: bytes) -> Ack:
         """Append `batch` and wait for its answer.
 
-        Raises the errors of `NOT_STORED` if it is certain that it was not stored, SenderClosed,
-        and any other error where nobody knows.
+        Raises the errors of `NOT_STORED` if it is certain that it was not stored, those of `MOVED`
+        if another broker has to be asked, SenderClosed, and any other error where nobody knows.
         """
         if self._closed:
             raise SenderClosed
