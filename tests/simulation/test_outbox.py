@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from refold.log import partition_for
+from refold.log import Entry, entry_size, partition_for
 from refold.log.memory import Answer, AppendCall, AppendFault, Faults, MemoryLog
 from refold.log.port import Record, Topic
 from refold_schemas.codec import Codec
@@ -123,3 +123,31 @@ def test_what_stands_in_the_outbox_is_read_by_asking_for_its_schema() -> None:
     lab.broker.faults = Faults()
     lab.worker(app(), name="second", codec=kept.codec())
     assert wait(lab, 30, until=lambda: bool(lab.broker.records(Topic.COMMANDS, home)))
+
+
+def test_a_letter_is_cut_to_what_goes_into_a_batch() -> None:
+    """One that is refused as too large would be tried for ever, and hold up all behind it."""
+    lab = Lab()
+    lab.broker.batch_size_max = 100_000
+    put(lab, b"\x05" + bytes(90_000), key=b"a")
+    put(lab, b"\x05short", key=b"a")
+    lab.worker(app())
+    assert wait(lab, 10, until=lambda: len(letters(lab)) == 2)
+    assert [one["raw_whole"] for one in letters(lab)] == [False, True]
+    assert warnings(lab, "R026") == []
+
+
+def test_letters_that_go_together_go_into_a_batch() -> None:
+    lab = Lab()
+    bad = b"\x05" + bytes(9_000)
+    put(lab, bad, key=b"a")
+    lab.worker(app())
+    assert wait(lab, 10, until=lambda: len(letters(lab)) == 1)
+    (letter,) = lab.broker.records(Topic.DEAD_LETTERS, 0)
+    lab.broker.faults = Refuses(Topic.DEAD_LETTERS, 0)
+    lab.broker.batch_size_max = 2 * entry_size(Entry(letter.key, letter.value)) + 1
+    for _ in range(2):
+        put(lab, bad, key=b"a")
+    lab.run(1)
+    lab.broker.faults = Faults()
+    assert wait(lab, 10, until=lambda: len(letters(lab)) == 3)

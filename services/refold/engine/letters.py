@@ -10,7 +10,8 @@ from refold.log.port import Entry, Record
 from refold_schemas.events import CommandRejected
 
 RAW_BYTES_MAX = 512 * 1024
-"""Of a larger command the letter has the beginning alone."""
+"""Of a larger command the letter has the beginning alone. So it has of one that takes more than
+half of the largest batch: as base64 it takes a third more."""
 RAW_BYTES_CUT = 1_024
 """Bytes that a rejection keeps of a command that nobody could read."""
 
@@ -21,6 +22,7 @@ def letter_of(
     rejection: Record,
     event: CommandRejected,
     command: Record | None,
+    batch_size_max: int,
 ) -> Entry:
     """The letter of a rejection that stands in `ns.events`.
 
@@ -31,7 +33,7 @@ def letter_of(
         raw, whole = event.raw, is_whole(event.raw)
     else:
         value = command.value or b""
-        whole = len(value) <= RAW_BYTES_MAX
+        whole = len(value) <= min(RAW_BYTES_MAX, batch_size_max // 2)
         raw = value if whole else value[:RAW_BYTES_CUT]
     key = None if command is None else command.key
     run_id = None if rejection.key is None else rejection.key.decode("utf-8", "replace")

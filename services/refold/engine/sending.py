@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from refold.engine.learning import decode
 from refold.engine.letters import letter_of
 from refold.engine.lookup import Lookup
-from refold.log import entry_size
+from refold.log import batch_size, entry_size
 from refold.log.port import Entry, Record, Topic
 from refold_schemas.errors import AppendUnknown, UndecodableRecord
 from refold_schemas.errors.log import OffsetOutOfRange, PartitionMissing
@@ -107,14 +107,15 @@ class Sender:
         except OffsetOutOfRange:
             command = None
         namespace, partition = owner.namespace, owner.partition
-        letter = letter_of(namespace, partition, record, event, command)
+        size_max = owner.log.facts.batch_size_max
+        letter = letter_of(namespace, partition, record, event, command, size_max)
         return (Topic.DEAD_LETTERS, partition), letter
 
     async def _append(self, place: Place, entries: list[Entry]) -> None:
         topic, partition = place
         log, size_max = self.owner.log, self.owner.log.facts.batch_size_max
         while entries:
-            batch, size = [entries[0]], entry_size(entries[0])
+            batch, size = [entries[0]], batch_size(entries[:1])
             for entry in entries[1:]:
                 size += entry_size(entry)
                 if size > min(BATCH_BYTES, size_max):
