@@ -14,6 +14,7 @@ from simulation.test_commands_from_anybody import (
     START,
     app,
     counted,
+    fold_of,
     letters,
     of,
     put,
@@ -25,6 +26,7 @@ from simulation.test_commands_from_anybody import (
 from support.lab import Lab
 from support.scripted_registry import ScriptedRegistry
 
+NAMES = [f"run-{number}" for number in range(20)]
 EMITTED, EMITTED_NAME = 10, "refold.events.CommandEmitted"
 
 
@@ -151,3 +153,18 @@ def test_letters_that_go_together_go_into_a_batch() -> None:
     lab.run(1)
     lab.broker.faults = Faults()
     assert wait(lab, 10, until=lambda: len(letters(lab)) == 3)
+
+
+def test_a_partition_that_takes_nothing_holds_up_no_other() -> None:
+    lab = Lab(partition_count=3)
+    stuck, free = (next(n for n in NAMES if partition_for(n, 3) == home) for home in (1, 2))
+    lab.broker.faults = Refuses(Topic.COMMANDS, 1)
+    put(lab, start(stuck), partition=0)
+    put(lab, start(free), partition=0)
+    put(lab, b"\x05bad", partition=0)
+    lab.worker(app())
+    assert wait(lab, 10, until=lambda: free in fold_of(lab, 2).runs and len(letters(lab)) == 1)
+    assert len(warnings(lab, "R026")) == 1
+    lab.broker.faults = Faults()
+    assert wait(lab, 10, until=lambda: stuck in fold_of(lab, 1).runs)
+    assert len(letters(lab)) == 1

@@ -86,9 +86,16 @@ class Sender:
             size += entry_size(entry)
             if size > BATCH_BYTES:
                 break
+        failed: Exception | None = None
         for place, messages in waiting.items():
-            await self._append(place, [entry for _, entry in messages])
-            orders.sent((offset for offset, _ in messages), owner.tail.position.offset_next)
+            try:
+                await self._append(place, [entry for _, entry in messages])
+            except Exception as error:  # what goes elsewhere leaves all the same
+                failed = failed or error
+            else:
+                orders.sent((offset for offset, _ in messages), owner.tail.position.offset_next)
+        if failed is not None:
+            raise failed
 
     async def _message(self, record: Record, commands: Lookup) -> tuple[Place, Entry] | None:
         owner = self.owner
