@@ -8,6 +8,7 @@ import pytest
 from refold.log import Entry, entry_size, partition_for
 from refold.log.memory import Answer, AppendCall, AppendFault, Faults, MemoryLog
 from refold.log.port import Record, Topic
+from refold.worker import WorkerSettings
 from refold_schemas.codec import Codec
 from refold_schemas.events import CommandRejected
 from simulation.test_commands_from_anybody import (
@@ -168,3 +169,17 @@ def test_a_partition_that_takes_nothing_holds_up_no_other() -> None:
     lab.broker.faults = Faults()
     assert wait(lab, 10, until=lambda: stuck in fold_of(lab, 1).runs)
     assert len(letters(lab)) == 1
+
+
+def test_the_outbox_has_a_limit_and_the_next_commands_stay_in_the_log() -> None:
+    lab = Lab(settings=WorkerSettings(outbox_max=3, queue_bytes_max=1))
+    lab.broker.faults = Refuses(Topic.DEAD_LETTERS, 0)
+    for _ in range(10):
+        put(lab, b"\x05bad", key=b"a")
+    put(lab, start("a"))
+    lab.worker(app())
+    lab.run(60)
+    assert lab.fold().position.command_next == 3
+    assert ["3 messages" in text for text in warnings(lab, "R026")].count(True) == 1
+    lab.broker.faults = Faults()
+    assert wait(lab, 30, until=lambda: lab.ended("a") and len(letters(lab)) == 10)

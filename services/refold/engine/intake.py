@@ -81,6 +81,7 @@ class Intake:
             for record in records:
                 await owner.room()
                 await owner.parking.room()
+                await owner.sender.room()
                 if owner.ended or owner.draining:
                     return
                 self.take(record)

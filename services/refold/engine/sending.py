@@ -34,7 +34,7 @@ class Sender:
     def __init__(self, owner: "PartitionOwner") -> None:
         self.owner = owner
         self._wake = asyncio.Event()
-        self._failing = False
+        self._failing = self._full = False
 
     def wake(self) -> None:
         """Something stands in the outbox."""
@@ -44,6 +44,19 @@ class Sender:
     def owes(self) -> bool:
         """Whether anything has still to leave."""
         return bool(self.owner.books.orders_durable.outbox)
+
+    async def room(self) -> None:
+        """Wait while as much stands in it as may: the next commands stay in the log."""
+        owner, count_max = self.owner, self.owner.settings.outbox_max
+        while len(owner.books.orders_durable.outbox) >= count_max:
+            if owner.ended or owner.draining:
+                return
+            if not self._full:
+                self._full = True
+                told = f"{count_max:,} messages wait to be sent; commands are taken once some leave"
+                owner.warn("R026", None, told)
+            await asyncio.sleep(0.1)
+        self._full = False
 
     async def run(self) -> None:
         """Until the claim ends. What cannot be sent for a moment is tried again."""

@@ -49,6 +49,8 @@ class WorkerSettings:
     schema_ask_timeout_ms: int = 30_000
     schema_unknown_ms: int = 60_000
     """A command is refused so long after the registry first said that it has no such schema."""
+    outbox_max: int = 100_000
+    """Messages of a partition that wait to be sent; at it no further command is taken."""
     outbox_first_ms: int = 100
     """Back-off before what has to be sent to another partition, or to the dead letters, is tried
     again."""
