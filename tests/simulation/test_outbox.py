@@ -5,12 +5,15 @@ from collections.abc import Sequence
 
 import pytest
 
+from refold import App, RunContext
 from refold.log import Entry, entry_size, partition_for
 from refold.log.memory import Answer, AppendCall, AppendFault, Faults, MemoryLog
 from refold.log.port import Record, Topic
 from refold.worker import WorkerSettings
 from refold_schemas.codec import Codec
+from refold_schemas.commands import StartRun
 from refold_schemas.events import CommandRejected
+from refold_schemas.values import encode_value
 from simulation.test_commands_from_anybody import (
     START,
     app,
@@ -183,3 +186,24 @@ def test_the_outbox_has_a_limit_and_the_next_commands_stay_in_the_log() -> None:
     assert ["3 messages" in text for text in warnings(lab, "R026")].count(True) == 1
     lab.broker.faults = Faults()
     assert wait(lab, 30, until=lambda: lab.ended("a") and len(letters(lab)) == 10)
+
+
+def test_that_a_decision_is_too_large_is_told_once_it_is_durable() -> None:
+    talk = App("talk")
+
+    @talk.run("say")
+    async def say(ctx: RunContext, text: str) -> str:
+        return text
+
+    lab = Lab()
+    lab.broker.batch_size_max = 4_000
+    lab.worker(talk)
+    assert wait(lab, 10, until=lambda: "claimed" in [one.kind for one in lab.told])
+    lab.broker.faults = Refuses(Topic.EVENTS, 0)
+    put(lab, StartRun("c", "a", "say", encode_value("x" * 5_000), None, "them"))
+    lab.run(5)
+    assert [one for one in lab.told if one.kind == "rejected"] == []
+    lab.broker.faults = Faults()
+    assert wait(lab, 20, until=lambda: len(letters(lab)) == 1)
+    (told,) = [one.text for one in lab.told if one.kind == "rejected"]
+    assert "too_large" in told
