@@ -7,12 +7,14 @@ import pytest
 
 from refold import App, RunContext
 from refold.log import Entry, entry_size, partition_for
-from refold.log.memory import Answer, AppendCall, AppendFault, Faults, MemoryLog
+from refold.log.memory import Answer, AppendCall, AppendFault, Faults, MemoryBroker, MemoryLog
 from refold.log.port import Record, Topic
 from refold.worker import WorkerSettings
+from refold_projections.fold import PartitionFold
+from refold_projections.fold.orders import NOTHING
 from refold_schemas.codec import Codec
 from refold_schemas.commands import StartRun
-from refold_schemas.events import CommandRejected
+from refold_schemas.events import CommandParked, CommandRejected
 from refold_schemas.values import encode_value
 from simulation.test_commands_from_anybody import (
     START,
@@ -27,8 +29,9 @@ from simulation.test_commands_from_anybody import (
     wait,
     warnings,
 )
-from support.lab import Lab
+from support.lab import CODEC, Lab
 from support.scripted_registry import ScriptedRegistry
+from support.written_log import writer_for
 
 NAMES = [f"run-{number}" for number in range(20)]
 EMITTED, EMITTED_NAME = 10, "refold.events.CommandEmitted"
@@ -207,3 +210,15 @@ def test_that_a_decision_is_too_large_is_told_once_it_is_durable() -> None:
     assert wait(lab, 20, until=lambda: len(letters(lab)) == 1)
     (told,) = [one.text for one in lab.told if one.kind == "rejected"]
     assert "too_large" in told
+
+
+def test_what_stands_outside_the_claim_rule_parks_nothing_and_sends_nothing() -> None:
+    """Nobody of ours writes it: the owner passes it by, and so does every other reader."""
+    broker = MemoryBroker("lab")
+    writer = writer_for(broker, "a")
+    writer.claim()
+    writer.report("a", CommandParked(0, b"a", 7, "waiting", "?"), writer.claim_id, 0)
+    writer.report("a", CommandRejected("c", "", 0, "undecodable", "?", None), writer.claim_id, 0)
+    fold = PartitionFold(CODEC)
+    fold.apply_all(broker.records(Topic.EVENTS, 0))
+    assert fold.orders.kept() == NOTHING

@@ -4,16 +4,13 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import NamedTuple, Protocol
 
 from refold_projections.fold.evolve import evolve
-from refold_projections.fold.orders import Orders, ParkedCommand
+from refold_projections.fold.orders import OrderEvent, Orders, ParkedCommand
 from refold_projections.fold.position import Position, Verdict, judge
 from refold_projections.fold.state import Parked, RunState, Stamp
 from refold_schemas.codec import KIND_REPORT, Codec, RecordHeader
 from refold_schemas.errors import HeaderUnreadable, SchemaUnavailable, UndecodableRecord
 from refold_schemas.events import (
     AttemptReported,
-    CommandEmitted,
-    CommandParked,
-    CommandRejected,
     Event,
     PartitionClaimed,
     PartitionReleased,
@@ -132,7 +129,7 @@ class PartitionFold:
                     if not self._is_nobodys(verdict, unknown or error):
                         self.position = before
                         raise unknown or error from None
-                if name == "CommandRejected":
+                if name == "CommandRejected" and not is_report(header):
                     self._order_of_run(record, header)
                 return Applied(verdict, run_id, None, header, None)
         event: Event | None = None
@@ -149,7 +146,7 @@ class PartitionFold:
         if verdict is Verdict.CLAIM:
             self._claimed(event, header)
             return Applied(verdict, None, event, header, problem)
-        if isinstance(event, CommandRejected | CommandParked | CommandEmitted):
+        if isinstance(event, OrderEvent) and not is_report(header):
             self.orders.apply(event, record.offset, header.at_ms)
         if run_id is None:
             self._of_partition(event)
