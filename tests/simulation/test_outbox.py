@@ -16,7 +16,7 @@ from refold_schemas.codec import Codec
 from refold_schemas.commands import StartRun
 from refold_schemas.events import CommandParked, CommandRejected
 from refold_schemas.values import encode_value
-from simulation.test_commands_from_anybody import (
+from support.anybody import (
     START,
     app,
     counted,
