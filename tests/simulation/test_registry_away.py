@@ -158,6 +158,23 @@ def test_an_event_under_an_id_that_nobody_has_parks_its_run_if_its_claim_can_be_
     asyncio.run(stops(Codec(FileRegistry()), "none is set.*set REFOLD_REGISTRY_URL"))
 
 
+def test_a_record_of_the_partition_under_an_id_that_nobody_has_is_not_passed_by(
+    place: Place, broker: MemoryBroker
+) -> None:
+    """It may be a command that is parked or sent on: whoever passed it by would lose that."""
+    writer = writer_for(broker, "run-1")
+    writer.claim()
+    at = writer.raw(None, b"\0" + NOBODYS_ID.to_bytes(4, "big") + b"x")
+
+    async def main() -> None:
+        fold = PartitionFold(fresh(place))
+        with pytest.raises(SchemaUnavailable, match="has none"):
+            await fold_all(fold, broker.records(Topic.EVENTS, 0))
+        assert fold.position.offset_next == at
+
+    asyncio.run(main())
+
+
 def test_states_and_history_are_read_by_asking(place: Place, broker: MemoryBroker) -> None:
     written(broker)
 

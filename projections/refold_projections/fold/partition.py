@@ -102,7 +102,8 @@ class PartitionFold:
 
         Then nothing was folded: the schema has to be learnt first, and the same record comes again.
         `unknown` says of the record's schema that nobody has it. If its claim could be read, the
-        writers' schemas are known here: then it is nobody's record, and parks its run alone.
+        writers' schemas are known here: then it is nobody's record, and parks its run alone. One
+        of the partition has no run to park: it may be a command that waits, so it is not passed.
         """
         before = self.position
         header: RecordHeader | None = None
@@ -126,7 +127,7 @@ class PartitionFold:
                 try:
                     name = self.codec.name_of(record.value or b"", strict=True)
                 except SchemaUnavailable as error:
-                    if not self._is_nobodys(verdict, unknown or error):
+                    if not self._is_nobodys(verdict, run_id, unknown or error):
                         self.position = before
                         raise unknown or error from None
                 if name == "CommandRejected" and not is_report(header):
@@ -139,7 +140,7 @@ class PartitionFold:
         except UndecodableRecord as error:
             problem = str(error)
         except SchemaUnavailable as error:
-            if not self._is_nobodys(verdict, unknown or error):
+            if not self._is_nobodys(verdict, run_id, unknown or error):
                 self.position = before
                 raise unknown or error from None
             problem = (unknown or error).message
@@ -159,8 +160,10 @@ class PartitionFold:
         for record in records:
             self.apply(record)
 
-    def _is_nobodys(self, verdict: Verdict, error: SchemaUnavailable) -> bool:
-        return not error.mends and verdict is not Verdict.CLAIM and self.facts.process != ""
+    def _is_nobodys(self, verdict: Verdict, run_id: str | None, error: SchemaUnavailable) -> bool:
+        if error.mends or verdict is Verdict.CLAIM or self.facts.process == "":
+            return False
+        return run_id is not None or verdict is Verdict.REPORT
 
     def _keeps(self, run_id: str) -> bool:
         return self._keep is None or self._keep(run_id)
