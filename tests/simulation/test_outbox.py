@@ -222,3 +222,20 @@ def test_what_stands_outside_the_claim_rule_parks_nothing_and_sends_nothing() ->
     fold = PartitionFold(CODEC)
     fold.apply_all(broker.records(Topic.EVENTS, 0))
     assert fold.orders.kept() == NOTHING
+
+
+def test_parked_commands_with_long_keys_still_go_into_a_checkpoint() -> None:
+    kept = registry(away=True)
+    settings = WorkerSettings(checkpoint_ms=1_000, parked_bytes_max=10_000)
+    lab = Lab(codec=kept.codec(), settings=settings)
+    lab.broker.batch_size_max = 16_000
+    for number in range(30):
+        put(lab, start(f"a{number}"), schema_id=START, key=b"%d" % number + b"k" * 700)
+    lab.worker(app())
+    lab.run(10)
+    assert 10 < lab.fold().position.command_next < 20
+    assert len(warnings(lab, "R025")) == 1
+    assert warnings(lab, "R016") == [], "checkpoints are written"
+    kept.away = False
+    assert wait(lab, 60, until=lambda: all(lab.ended(f"a{n}") for n in range(30)))
+    assert lab.fold().orders.parked_bytes == 0

@@ -43,6 +43,8 @@ class WorkerSettings:
     """A run that was open at this many with no outcome between is parked."""
     parked_max: int = 10_000
     """Parked commands of a partition; at it no further command is taken."""
+    parked_bytes_max: int = 1024 * 1024
+    """The same for what they take in a checkpoint, which is one record: keys may be long."""
     schema_ask_first_ms: int = 250
     """Back-off between questions to the registry for a schema that parked commands wait for."""
     schema_ask_max_ms: int = 10_000
