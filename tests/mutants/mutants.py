@@ -16,6 +16,8 @@ INTAKE = "services/refold/engine/intake.py"
 PARKING = "services/refold/engine/parking.py"
 SENDING = "services/refold/engine/sending.py"
 FOREIGN = "tests/simulation/test_commands_from_anybody.py"
+TRIMMING = "services/refold/engine/trimming.py"
+OWED = "tests/simulation/test_archiving_owed.py"
 KEEPING = "services/refold/engine/keeping.py"
 OWNER = "services/refold/engine/owner.py"
 RECOVERY = "services/refold/engine/recovery.py"
@@ -409,5 +411,30 @@ MUTANTS: tuple[Mutant, ...] = (
         "                failed = failed or error\n            else:\n",
         "                pass\n            finally:\n",
         NamedTests((FOREIGN,)),
+    ),
+    # ---- archives
+    _one(
+        "an_archive_passes_a_parked_command",
+        "3.1: nothing from the smallest parked offset on may be trimmed",
+        TRIMMING,
+        "    if base.orders.parked:\n",
+        "    if False:\n",
+        NamedTests((OWED,)),
+    ),
+    _one(
+        "an_archive_passes_what_is_not_sent",
+        "3.3: what the outbox still reads is not trimmed",
+        TRIMMING,
+        "min((base.position.last_offset, *base.orders.outbox))",
+        "base.position.last_offset",
+        NamedTests((OWED,)),
+    ),
+    _one(
+        "an_archive_forgets_what_is_parked",
+        "3.3: the position behind an archive has the parked commands",
+        "tools/refold_tools/archive/archiving.py",
+        "base = Base(reader.position, reader.facts, kept)",
+        "base = Base(reader.position, reader.facts)",
+        NamedTests((OWED,)),
     ),
 )

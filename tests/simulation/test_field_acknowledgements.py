@@ -415,9 +415,9 @@ def test_an_owner_that_is_idle_follows_a_hole_f18() -> None:
     process: SimProcess = lab.worker(orders(vendor))
     lab.run(1)
     lab.broker.hole(Topic.EVENTS, 0, 7)
-    lab.run(1)
     owner = lab.workers[process.name].owners[0]
-    assert owner.position.offset_next == lab.broker.bounds(Topic.EVENTS, 0)[1]
+    end = lab.broker.bounds(Topic.EVENTS, 0)[1]
+    assert lab.run(10, until=lambda: owner.position.offset_next == end)
     lab.start("order")
     assert lab.run(60, until=lab.ended)
     assert len(claims_that_count(lab)) == 1

@@ -46,10 +46,6 @@ class MakeKafkaLog(MakeLog):
         assert isinstance(log, KafkaLog)
         await log.kill()
 
-    async def trim(self, log: Log, topic: Topic, partition: int, before_offset: int) -> None:
-        assert isinstance(log, KafkaLog)
-        await log.trim(topic, partition, before_offset)
-
     async def hole(self, log: Log, topic: Topic, partition: int, count: int) -> None:
         # Another writer's transactions that hold nothing: of each there stays its end marker.
         producer = AIOKafkaProducer(

@@ -84,9 +84,6 @@ class MakeMemoryLog(MakeLog):
     async def kill(self, log: Log) -> None:
         self.memory_log(log).kill()
 
-    async def trim(self, log: Log, topic: Topic, partition: int, before_offset: int) -> None:
-        self.broker.trim(topic, partition, before_offset)
-
     async def hole(self, log: Log, topic: Topic, partition: int, count: int) -> None:
         self.broker.hole(topic, partition, count)
 

@@ -25,7 +25,8 @@ class Place:
         self.asked = 0
 
     def id_of(self, name: str) -> int:
-        return next(one for one, (found, _) in self.ids.items() if found == name)
+        """That of the newest version."""
+        return max((version, one) for one, (found, version) in self.ids.items() if found == name)[1]
 
     def ask(self) -> dict[int, tuple[str, int]]:
         """What it has. Raises RegistryUnavailable while it is away."""
@@ -77,14 +78,16 @@ class OuterRegistry:
         wanted = [name for name in names if name in own and name not in self._written]
         if not wanted:
             return
+        newest = {FILES.name_version(FILES.id_of(name)): name for name in wanted}
         there: dict[str, int] = {}
-        for one, (name, _) in self.place.ask().items():
-            there.setdefault(name, one)
+        for one, what in self.place.ask().items():
+            if what in newest:
+                there.setdefault(newest[what], one)
         missing = [name for name in wanted if name not in there]
         if missing:
             raise SchemasUnregistered(URL, missing)
         self._written.update((name, there[name]) for name in wanted)
-        self._known.update((there[name], (name, 1)) for name in wanted)
+        self._known.update((there[name], what) for what, name in newest.items())
 
     async def recheck(self) -> None:
         if not self._known:

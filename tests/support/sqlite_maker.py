@@ -41,10 +41,6 @@ class MakeSqliteLog(MakeLog):
         assert isinstance(log, SqliteLog)
         await log.kill()
 
-    async def trim(self, log: Log, topic: Topic, partition: int, before_offset: int) -> None:
-        assert isinstance(log, SqliteLog)
-        await log.trim(topic, partition, before_offset)
-
     async def hole(self, log: Log, topic: Topic, partition: int, count: int) -> None:
         # A log in a file has no holes by itself; one that was copied from a broker would.
         _, end = await log.bounds(topic, partition)

@@ -18,6 +18,7 @@ SNAPSHOT_CLASSES: tuple[type, ...] = (
     snapshots.RunSnapshot,
     snapshots.RunSnapshotPart,
     snapshots.Checkpoint,
+    snapshots.Archived,
 )
 
 

@@ -21,9 +21,9 @@ from refold_schemas.events import Event
 from refold_schemas.events.upcasts import UPCASTS, Upcast
 from refold_schemas.registry import UNRELEASED, Registry
 from refold_schemas.registry.avro import Parsed, parse
-from refold_schemas.snapshots import Checkpoint, RunSnapshot, RunSnapshotPart
+from refold_schemas.snapshots import Archived, Checkpoint, RunSnapshot, RunSnapshotPart
 
-Message = Event | Command | RunSnapshot | RunSnapshotPart | Checkpoint
+Message = Event | Command | RunSnapshot | RunSnapshotPart | Checkpoint | Archived
 
 FRAME_MAGIC = 0
 FRAME_SIZE = 5

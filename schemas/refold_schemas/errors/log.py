@@ -5,6 +5,8 @@ from typing import ClassVar
 
 from refold_schemas.errors.base import RefoldError
 
+RUNS_NAMED_MAX = 5
+
 
 class LogUrlInvalid(RefoldError):
     """A log URL that does not parse, or asks for what the log behind it is not."""
@@ -298,4 +300,30 @@ class NotUpgradable(LogUnavailable):
             kept="everything as it is; nothing was made or changed",
             next="restore what is missing from a backup, or find out who deleted it; see "
             "docs/errors/R321.md",
+        )
+
+
+class EventsGone(RefoldError):
+    """Events are gone from the log that no snapshot stands in for: folding on would leave a gap.
+
+    `runs`: those that are known to be concerned; empty where nobody can say.
+    """
+
+    code: ClassVar[str] = "R317"
+    exit_code: ClassVar[int] = 4
+
+    def __init__(
+        self, partition: int, offset_first: int, offset_next: int, runs: Sequence[str]
+    ) -> None:
+        self.partition, self.runs = partition, tuple(runs)
+        self.offset_first, self.offset_next = offset_first, offset_next
+        named = ", ".join(self.runs[:RUNS_NAMED_MAX])
+        if len(self.runs) > RUNS_NAMED_MAX:
+            named += f" and {len(self.runs) - RUNS_NAMED_MAX:,} more"
+        super().__init__(
+            f"partition {partition}: events {offset_first}\u2013{offset_next - 1} are gone and no "
+            f"snapshot covers them: runs {named or 'not known'}",
+            kept="what the log still holds; nothing was written",
+            next="find out what trimmed ns.events or damaged ns.snapshots, and restore them; "
+            "no worker serves this partition until then (docs/errors/R317.md)",
         )

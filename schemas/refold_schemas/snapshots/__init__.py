@@ -1,6 +1,7 @@
-"""What is kept between folds: run snapshots and partition checkpoints, Avro schemas beside them."""
+"""What is kept between folds: run snapshots, checkpoints, what was archived; their Avro schemas."""
 
 from refold_schemas.snapshots.types import (
+    Archived,
     AttemptKept,
     Checkpoint,
     CursorKept,
@@ -15,6 +16,7 @@ from refold_schemas.snapshots.types import (
 )
 
 __all__ = [
+    "Archived",
     "AttemptKept",
     "Checkpoint",
     "CursorKept",

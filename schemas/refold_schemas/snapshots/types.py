@@ -201,3 +201,22 @@ class Checkpoint:
     published_to: int
     outbox: tuple[int, ...]
     parked: tuple[ParkedKept, ...]
+
+
+@frozen
+class Archived:
+    """A stretch of `ns.events` that was copied to a file; the log may begin behind it.
+
+    Key: `/archived.N`, with N the `offset_next` in decimal. `file` is a name without a folder,
+    `sha256` of the file's bytes. `runs`: every run with a record in it. `position` is the framed
+    Checkpoint of a reader that has read everything before `offset_next`.
+    """
+
+    partition: int
+    offset_from: int
+    offset_next: int
+    record_count: int
+    file: str
+    sha256: bytes
+    runs: tuple[str, ...]
+    position: bytes

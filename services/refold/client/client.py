@@ -3,6 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
@@ -42,7 +43,7 @@ from refold_schemas.errors.cli import (
     RunFailedError,
     RunUnknown,
 )
-from refold_schemas.errors.log import LogUrlInvalid
+from refold_schemas.errors.log import LogUrlInvalid, OffsetOutOfRange
 from refold_schemas.events import CommandRejected
 from refold_schemas.values import (
     check_run_id,
@@ -83,6 +84,7 @@ class BoundaryAt:
     claim, so its owner has looked at the run with the code that it has. `command_next` is the
     offset of the first command that is not decided there; `commands_waiting` counts from it on.
     `commands_parked` are those before it that have the run's key and wait for their schema.
+    `archived`: the files that hold records of the run which the log holds no more.
     """
 
     boundary: Boundary
@@ -96,6 +98,7 @@ class BoundaryAt:
     command_next: int
     commands_waiting: int
     commands_parked: tuple[ParkedCommand, ...] = ()
+    archived: tuple[str, ...] = ()
 
 
 class Client:
@@ -207,7 +210,8 @@ class Client:
         command = StartRun(_new_id(command_id), run_id, name, value, version, self.by)
         decision = await self._decide(command, within)
         event = decision.event
-        if isinstance(event, CommandRejected) and event.reason != "run_exists":
+        # "duplicate": this command has started it, and the record of that is archived by now.
+        if isinstance(event, CommandRejected) and event.reason not in ("run_exists", "duplicate"):
             raise self.refusal(command, event)
         return RunHandle(self, run_id, decision.life)
 
@@ -327,6 +331,7 @@ class Client:
             fold.position.command_next,
             max(0, command_end - fold.position.command_next),
             tuple(one for one in fold.parked.values() if one.key == run_id.encode()),
+            await self.archived(run_id),
         )
 
     async def runs(
@@ -370,10 +375,15 @@ class Client:
         found.sort(key=lambda one: (-one.changed_ms, one.run_id))
         return found
 
+    async def archived(self, run_id: str) -> tuple[str, ...]:
+        """The archive files that hold records of the run which the log holds no more, in order."""
+        return await self._reader(self.partition_of(run_id)).files_of(run_id)
+
     def history(self, run_id: str, *, claims: bool = False) -> AsyncIterator[HistoryRecord]:
         """The run's records in log order, decoded; those that do not count are marked.
 
         With `claims` also the claims between them. Ends at the log's end as of the first record.
+        What was archived is not among them: `archived` names the files.
         """
         self._meter.begin(1)
         log = metered(self._log, self._meter, whole=Topic.EVENTS)
@@ -510,17 +520,20 @@ class Client:
     async def _first_decision(
         self, command: Command, partition: int, repeated: Decision
     ) -> Decision:
-        """What was decided when the command was first seen, long before this client asked again."""
-        async for record in read_history(
-            self._log, self._codec, partition, command.run_id, claims=False
-        ):
-            event = record.event
-            if (
-                record.counted
-                and getattr(event, "command_id", None) == command.command_id
-                and not (isinstance(event, CommandRejected) and event.reason == "duplicate")
-            ):
-                return Decision(event, record.offset, None)  # type: ignore[arg-type]
+        """What was decided when the command was first seen, long before this client asked again.
+
+        `repeated` where that is not in the log any more.
+        """
+        records = read_history(self._log, self._codec, partition, command.run_id, claims=False)
+        with suppress(OffsetOutOfRange):
+            async for record in records:
+                event = record.event
+                if (
+                    record.counted
+                    and getattr(event, "command_id", None) == command.command_id
+                    and not (isinstance(event, CommandRejected) and event.reason == "duplicate")
+                ):
+                    return Decision(event, record.offset, None)  # type: ignore[arg-type]
         return repeated
 
 

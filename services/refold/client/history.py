@@ -3,11 +3,12 @@
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
+from refold.engine import checkpoints
 from refold.engine.learning import decode
 from refold.log import Log, Record, Topic
 from refold_projections.fold import Position, Verdict, judge
 from refold_schemas.codec import Codec, RecordHeader
-from refold_schemas.errors import SchemaUnavailable, UndecodableRecord
+from refold_schemas.errors import OffsetOutOfRange, SchemaUnavailable, UndecodableRecord
 from refold_schemas.events import AttemptReported, CommandEmitted, CommandParked, Event
 
 READ_SIZE_MAX = 4 << 20
@@ -64,12 +65,15 @@ async def read_history(
 ) -> AsyncIterator[HistoryRecord]:
     """Yield the run's records from the start of the partition to its end as of now.
 
+    Where the log begins behind an archive, it is read from the position that the archive ends at.
+    Raises OffsetOutOfRange where something else has trimmed it: what counts nobody could say.
+
     With `claims` also each claim after the run's first record, just before the next record of the
     run: so one sees where its owner changed. Commands with the run's key that were parked are told.
     """
     key = run_id.encode()
-    position = Position()
     offset, end = await log.bounds(Topic.EVENTS, partition)
+    position = await position_at(log, codec, partition, offset, end)
     last_claim: HistoryRecord | None = None
     begun = False
     while offset < end:
@@ -89,12 +93,31 @@ async def read_history(
         offset = records[-1].offset + 1
 
 
+async def position_at(log: Log, codec: Codec, partition: int, start: int, end: int) -> Position:
+    """Where a reader stands that begins at the log's start. Raises OffsetOutOfRange.
+
+    That is where something else than an archive has trimmed it: what counts nobody could say.
+    """
+    if start == 0:
+        return Position()
+    archives = await checkpoints.archives_of(log, partition, codec)
+    base = await checkpoints.base_behind(archives, codec, start)
+    if base is None:
+        raise OffsetOutOfRange(
+            topic=Topic.EVENTS.value, partition=partition, offset=0, start=start, end=end
+        )
+    return base.position
+
+
 async def read_elsewhere(
     log: Log, codec: Codec, partition: int, run_id: str
 ) -> AsyncIterator[HistoryRecord]:
-    """What a partition that is not the run's says of it: commands that were found there."""
-    position = Position()
+    """What a partition that is not the run's says of it: commands that were found there.
+
+    Raises OffsetOutOfRange as `read_history`.
+    """
     offset, end = await log.bounds(Topic.EVENTS, partition)
+    position = await position_at(log, codec, partition, offset, end)
     while offset < end:
         records = await log.read(Topic.EVENTS, partition, offset, size_max=READ_SIZE_MAX)
         if not records:

@@ -8,12 +8,13 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
+from refold.client.history import position_at
 from refold.engine.learning import name_of
 from refold.engine.letters import is_whole
 from refold.engine.lookup import Lookup
 from refold.log import Log, Topic
 from refold.log.port import Record
-from refold_projections.fold import Position, Verdict, judge
+from refold_projections.fold import Verdict, judge
 from refold_schemas.codec import Codec, RecordHeader
 from refold_schemas.errors import UndecodableRecord
 from refold_schemas.events import CommandEmitted, CommandParked, CommandRejected
@@ -34,9 +35,12 @@ class OrderRecord:
 
 
 async def read_orders(log: Log, codec: Codec, partition: int) -> AsyncIterator[OrderRecord]:
-    """The events of a partition that are about such commands, in log order, up to its end now."""
-    position = Position()
+    """The events of a partition that are about such commands, in log order, up to its end now.
+
+    Raises OffsetOutOfRange as `read_history`.
+    """
     offset, end = await log.bounds(Topic.EVENTS, partition)
+    position = await position_at(log, codec, partition, offset, end)
     while offset < end:
         records = await log.read(Topic.EVENTS, partition, offset, size_max=READ_SIZE_MAX)
         if not records:

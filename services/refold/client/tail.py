@@ -134,10 +134,7 @@ class PartitionTail:
             restored = await checkpoints.load(
                 self._log, self._partition, self._codec, keep=lambda _: False
             )
-            fold = restored.fold
-            start, _ = await self._log.bounds(Topic.EVENTS, self._partition)
-            offset_next = max(start, fold.position.offset_next)
-            self.position = fold.position._replace(offset_next=offset_next)
+            self.position = restored.fold.position
             self._begun = True
 
     def expect(self, command_id: str) -> "asyncio.Future[Decision]":

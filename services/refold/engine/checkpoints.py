@@ -1,6 +1,7 @@
 """Checkpoints and run snapshots as they are read: verified against the log, or left aside.
 
-Source: design, section 3.3. What cannot be used is left aside; the fold does without it.
+Source: design, section 3.3. What cannot be used is left aside; the fold does without it, as long
+as the log holds what it would need: docs/adr/0022.
 """
 
 import asyncio
@@ -8,7 +9,10 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from refold.engine.learning import learn
+from refold.engine.archives import LABEL as ARCHIVED
+from refold.engine.archives import Archives
+from refold.engine.learning import decode, learn
+from refold.engine.marks import Marks
 from refold.log.port import Entry, Log, Record, Topic
 from refold_projections.fold import (
     Armed,
@@ -22,18 +26,25 @@ from refold_projections.fold import (
     RunStates,
     is_idle,
 )
-from refold_schemas.codec import Codec, RecordHeader
-from refold_schemas.errors import HeaderUnreadable, SchemaUnavailable, UndecodableRecord
+from refold_schemas.codec import Codec
+from refold_schemas.errors import (
+    EventsGone,
+    OffsetOutOfRange,
+    RefoldError,
+    SchemaUnavailable,
+    UndecodableRecord,
+)
 from refold_schemas.snapshots import Checkpoint, ParkedKept, RunSnapshot, RunSnapshotPart
 
 READ_BYTES = 1 << 20
-READ_BYTES_MIN = 16 * 1024
 RUNS_AT_ONCE = 2_000
 """So many snapshots are read before others of the loop have their turn."""
 LABELS_MAX = 16
 """Of so many snapshots of one run that may stand it is known that they have to be deleted."""
 LARGE_BYTES = 64 * 1024
 """From this size on a snapshot is not written again at each checkpoint."""
+TRIMMED_UNDER_US_MAX = 3
+"""So often a reader begins again because the log was trimmed while it looked."""
 PART_BYTES = 512 * 1024
 """A larger snapshot is cut into parts: no run is too large to have one."""
 
@@ -207,7 +218,7 @@ class Restored(NamedTuple):
     """What was read: a fold at a checkpoint (or at the start), its keys, and who needs what next.
 
     `base` is where the fold begins. Of the runs that are packed in the fold: their timers
-    (`armed`), and those that need somebody now (`active`).
+    (`armed`), and those that need somebody now (`active`). `archives`: what is in files.
     """
 
     fold: PartitionFold
@@ -215,6 +226,7 @@ class Restored(NamedTuple):
     kept: Kept
     armed: list[Armed]
     active: list[str]
+    archives: Archives
 
 
 class _Found(NamedTuple):
@@ -224,6 +236,7 @@ class _Found(NamedTuple):
     value: bytes
     idle: bool
     armed: tuple[Armed, ...]
+    label: str
 
 
 class _Stored:
@@ -234,14 +247,20 @@ class _Stored:
         self.checkpoints: dict[bytes, Checkpoint] = {}
         self.newest: dict[str, _Found] = {}
         self.large: dict[str, Large] = {}
+        self.archives = Archives(codec)
         self.unreadable: set[bytes] = set()
         """Keys of snapshots that cannot be read: nobody knows whether a position counts on them."""
+        self.unknown: SchemaUnavailable | None = None
+        """Why, where a record was left aside for a schema that nobody has."""
         self._codec = codec
         self._parts: dict[tuple[str, str], dict[int, bytes]] = {}
         self._claims: dict[bytes, bytes] = {}
 
     def add(self, run_id: str, label: str, key: bytes, value: bytes | None) -> None:
         """Take one record in. After SchemaUnavailable the same one may be given again."""
+        if not run_id and label.startswith(ARCHIVED):
+            self.archives.add(label, value)
+            return
         if value is None:
             self._deleted(run_id, label, key)
             return
@@ -255,7 +274,7 @@ class _Stored:
         elif isinstance(stored, RunSnapshotPart):
             self._part(run_id, label, key, stored)
         elif isinstance(stored, RunSnapshot):
-            self._snapshot(run_id, value, stored)
+            self._snapshot(run_id, label, value, stored)
         if run_id:
             self.kept.stands(run_id, label)
 
@@ -264,11 +283,21 @@ class _Stored:
         if run_id:
             self.unreadable.add(key)
             self.kept.stands(run_id, label)
+            self._replaced(run_id, label)
+        elif label.startswith(ARCHIVED):
+            self.archives.cannot_read(label, self.unknown)
+
+    def _replaced(self, run_id: str, label: str) -> None:
+        """A later record of the same key stands, whether or not the cleaner was there already."""
+        found = self.newest.get(run_id)
+        if found is not None and found.label in (label, label.rpartition(".")[0]):
+            del self.newest[run_id]
 
     def _deleted(self, run_id: str, label: str, key: bytes) -> None:
         if run_id:
             self.kept.is_gone(run_id, label)
             self.unreadable.discard(key)
+            self._replaced(run_id, label)
         else:
             self.checkpoints.pop(key, None)
 
@@ -286,11 +315,11 @@ class _Stored:
             return
         del self._parts[name]
         if isinstance(snapshot, RunSnapshot):
-            self._snapshot(run_id, value, snapshot)
+            self._snapshot(run_id, name[1], value, snapshot)
 
-    def _snapshot(self, run_id: str, value: bytes, snapshot: RunSnapshot) -> None:
+    def _snapshot(self, run_id: str, label: str, value: bytes, snapshot: RunSnapshot) -> None:
         other = self.newest.get(run_id)
-        if snapshot.run_id != run_id or (other and snapshot.offset <= other.mark.offset):
+        if snapshot.run_id != run_id or (other and snapshot.offset < other.mark.offset):
             return
         # Thousands of runs share a claim and the names of their timers: one object for all of them.
         claim_id = self._claims.setdefault(snapshot.record_claim_id, snapshot.record_claim_id)
@@ -303,7 +332,7 @@ class _Stored:
                 ]
             )
         mark = Mark(snapshot.offset, claim_id, snapshot.record_n)
-        self.newest[run_id] = _Found(mark, value, is_idle(snapshot), armed)
+        self.newest[run_id] = _Found(mark, value, is_idle(snapshot), armed, label)
         if len(value) >= LARGE_BYTES:
             self.large[run_id] = Large(len(value), snapshot.byte_count)
         elif other:
@@ -313,10 +342,48 @@ class _Stored:
 async def load(
     log: Log, partition: int, codec: Codec, *, keep: Callable[[str], bool] | None = None
 ) -> Restored:
-    """A fold up to the best checkpoint that the log confirms; empty where there is none.
+    """A fold from which a reader can go on: at the best checkpoint that the log confirms.
 
-    `keep` limits the runs that the fold keeps; snapshots of others are not even decoded.
+    Without one it is at the log's start: empty where that is offset 0, else with the runs whose
+    records were archived, from their snapshots. `keep` limits the runs that the fold keeps;
+    snapshots of others are not even decoded. Raises EventsGone where events are gone that nothing
+    stands in for: never a fold with a gap in it.
     """
+    for _ in range(TRIMMED_UNDER_US_MAX):
+        stored = await _read_stored(log, partition, codec, keep)
+        start, _ = await log.bounds(Topic.EVENTS, partition)
+        try:
+            return await _Restoring(log, partition, codec, keep, stored, start).best()
+        except OffsetOutOfRange as error:
+            gone = error  # trimmed while we looked: behind a newer checkpoint
+    raise gone
+
+
+async def archives_of(log: Log, partition: int, codec: Codec) -> Archives:
+    """What was archived of a partition; nothing else of its snapshots is looked at."""
+    return (await _read_stored(log, partition, codec, lambda _: False)).archives
+
+
+async def base_behind(archives: Archives, codec: Codec, start: int) -> Base | None:
+    """Where a reader stands that has read all of an archive which ends at `start`.
+
+    None where none ends there. Raises SchemaUnavailable where its schema cannot be learnt.
+    """
+    archived = archives.ending_at(start)
+    if archived is None:
+        if archives.unknown is not None:
+            raise archives.unknown
+        return None
+    try:
+        position = await decode(codec, archived.position)
+    except UndecodableRecord:
+        return None
+    return base_of(position) if isinstance(position, Checkpoint) else None
+
+
+async def _read_stored(
+    log: Log, partition: int, codec: Codec, keep: Callable[[str], bool] | None
+) -> _Stored:
     stored = _Stored(codec)
     read = 0
     async for records in _all(log, partition):
@@ -332,20 +399,7 @@ async def load(
             read = 0
             await asyncio.sleep(0)
     stored.kept.checkpoints = list(stored.checkpoints)
-    restored = _nothing(codec, stored.kept, keep)
-    if stored.unreadable:
-        return restored
-    found = stored.checkpoints.values()
-    for checkpoint in sorted(found, key=lambda c: c.offset_next, reverse=True):
-        if checkpoint.redo_offset != checkpoint.offset_next:
-            continue
-        reader = _Marks(log, partition)
-        last = Mark(checkpoint.last_offset, checkpoint.last_claim_id, checkpoint.last_n)
-        if await reader.stands(last):
-            return await _restore(
-                _Marks(log, partition), base_of(checkpoint), stored, restored, codec, keep
-            )
-    return restored
+    return stored
 
 
 async def _learn_and_add(
@@ -357,7 +411,10 @@ async def _learn_and_add(
     key: bytes,
     value: bytes | None,
 ) -> None:
-    """Ask for the schema of a snapshot; one that nobody has is no reason to stop: the log is."""
+    """Ask for the schema of a snapshot; one that nobody has is left aside.
+
+    That is no reason to stop as long as the log is whole.
+    """
     while True:  # a part may complete a snapshot under another schema: two turns at most
         try:
             await learn(codec, unknown)
@@ -365,6 +422,7 @@ async def _learn_and_add(
             return
         except SchemaUnavailable as still:
             if not still.mends:
+                stored.unknown = still
                 stored.cannot_read(run_id, label, key)
                 return
             if still.schema_id == unknown.schema_id:
@@ -372,39 +430,122 @@ async def _learn_and_add(
             unknown = still
 
 
-def _nothing(codec: Codec, kept: Kept, keep: Callable[[str], bool] | None) -> Restored:
-    fold = PartitionFold(codec, keep=keep)
-    fold.runs = RunStates(codec)
-    return Restored(fold, Base(fold.position, fold.facts), kept, [], [])
+class _Restoring:
+    """Chooses where a fold begins. The log begins at `start`."""
 
+    def __init__(
+        self,
+        log: Log,
+        partition: int,
+        codec: Codec,
+        keep: Callable[[str], bool] | None,
+        stored: _Stored,
+        start: int,
+    ) -> None:
+        self._log, self._partition, self._codec, self._keep = log, partition, codec, keep
+        self._stored, self._start = stored, start
 
-async def _restore(
-    reader: "_Marks",
-    base: Base,
-    stored: _Stored,
-    nothing: Restored,
-    codec: Codec,
-    keep: Callable[[str], bool] | None,
-) -> Restored:
-    restored = _nothing(codec, stored.kept, keep)._replace(base=base)
-    fold, states = restored.fold, RunStates(codec)
-    fold.runs = states
-    order = sorted(stored.newest, key=lambda run_id: stored.newest[run_id].mark.offset)
-    for at, run_id in enumerate(order):
-        if at % RUNS_AT_ONCE == RUNS_AT_ONCE - 1:
-            await asyncio.sleep(0)
-        mark, value, idle, armed = stored.newest.pop(run_id)
-        if not await reader.stands(mark):
-            return nothing
-        states.put_packed(run_id, value)
-        fold.marks[run_id] = mark
-        restored.armed.extend(armed)
-        if not idle:
-            restored.active.append(run_id)
-    stored.kept.large = stored.large
-    fold.position, fold.facts = base.position, base.facts
-    fold.orders = Orders(base.orders)
-    return restored
+    async def best(self) -> Restored:
+        """See `load`."""
+        stored = self._stored
+        if not stored.unreadable:
+            found = stored.checkpoints.values()
+            for checkpoint in sorted(found, key=lambda c: c.offset_next, reverse=True):
+                if checkpoint.redo_offset == checkpoint.offset_next and await self._stands(
+                    checkpoint
+                ):
+                    restored, refused = await self._restore(base_of(checkpoint))
+                    if not refused:
+                        return restored
+                    break
+        if self._start == 0:
+            return self._nothing()
+        return await self._behind_the_archive()
+
+    async def _stands(self, checkpoint: Checkpoint) -> bool:
+        if checkpoint.offset_next < self._start:
+            return False  # what follows it is gone
+        if checkpoint.last_offset < self._start:
+            return True  # the log begins right behind it
+        last = Mark(checkpoint.last_offset, checkpoint.last_claim_id, checkpoint.last_n)
+        return await self._marks().stands(last)
+
+    async def _behind_the_archive(self) -> Restored:
+        """The fold of what the log still holds, with the runs that it does not begin with."""
+        stored = self._stored
+        unreadable = {self._run_of(key) for key in stored.unreadable}
+        base = await base_behind(stored.archives, self._codec, self._start)
+        needed = stored.archives.runs_before(self._start)
+        if base is None or needed is None:
+            raise self._gone(unreadable | self._unended())
+        restored, _ = await self._restore(base)
+        known = restored.fold.marks.keys() - unreadable  # an older snapshot may lack what is gone
+        missing = {r for r in needed if r not in known and (self._keep is None or self._keep(r))}
+        if missing:
+            raise self._gone(missing)
+        return restored
+
+    def _gone(self, concerned: set[str]) -> RefoldError:
+        """What to stop with: events are gone, or what stands in for them is in unknown schemas."""
+        if self._stored.unknown is not None:
+            return self._stored.unknown
+        return EventsGone(self._partition, self._gone_from(), self._start, sorted(concerned))
+
+    def _gone_from(self) -> int:
+        """The first offset that is in the log no more and in no snapshot either, as far as known.
+
+        Of a checkpoint that cannot be used nobody knows how much is true.
+        """
+        if self._stored.unreadable:
+            return 0
+        found = (c.offset_next for c in self._stored.checkpoints.values())
+        return max((offset for offset in found if offset < self._start), default=0)
+
+    def _unended(self) -> set[str]:
+        """The runs that may have gone on in what is gone."""
+        snapshots = (
+            (r, self._codec.decode(found.value)) for r, found in self._stored.newest.items()
+        )
+        return {r for r, one in snapshots if isinstance(one, RunSnapshot) and one.ended is None}
+
+    async def _restore(self, base: Base) -> tuple[Restored, set[str]]:
+        """The fold at `base` with every snapshot that stands, and the runs of those that do not."""
+        stored, reader = self._stored, self._marks()
+        restored = self._nothing()._replace(base=base)
+        fold, states = restored.fold, RunStates(self._codec)
+        fold.runs = states
+        refused: set[str] = set()
+        order = sorted(stored.newest, key=lambda run_id: stored.newest[run_id].mark.offset)
+        for at, run_id in enumerate(order):
+            if at % RUNS_AT_ONCE == RUNS_AT_ONCE - 1:
+                await asyncio.sleep(0)
+            mark, value, idle, armed, _ = stored.newest[run_id]
+            # What was before the start was looked at by whoever trimmed the log.
+            if mark.offset >= self._start and not await reader.stands(mark):
+                refused.add(run_id)
+                continue
+            states.put_packed(run_id, value)
+            fold.marks[run_id] = mark
+            restored.armed.extend(armed)
+            if not idle:
+                restored.active.append(run_id)
+        stored.kept.large = stored.large
+        fold.position, fold.facts = base.position, base.facts
+        fold.orders = Orders(base.orders)
+        return restored, refused
+
+    def _nothing(self) -> Restored:
+        fold = PartitionFold(self._codec, keep=self._keep)
+        fold.runs = RunStates(self._codec)
+        base = Base(fold.position, fold.facts)
+        return Restored(fold, base, self._stored.kept, [], [], self._stored.archives)
+
+    def _marks(self) -> Marks:
+        return Marks(self._log, self._partition)
+
+    @staticmethod
+    def _run_of(key: bytes) -> str:
+        return key.decode("utf-8", "replace").rpartition("/")[0]
 
 
 async def _all(log: Log, partition: int) -> AsyncIterator[Sequence[Record]]:
@@ -422,47 +563,3 @@ async def _all(log: Log, partition: int) -> AsyncIterator[Sequence[Record]]:
             offset = records[-1].offset + 1
         offset = max(offset, end)
         _, end = await log.bounds(Topic.SNAPSHOTS, partition)
-
-
-class _Marks:
-    """Looks up records of `ns.events` by offset, rising: no stored batch is read twice.
-
-    Marks that lie close together are looked up in one large read, those far apart each in a small
-    one: reading everything between them would make a takeover as long as the log.
-    """
-
-    def __init__(self, log: Log, partition: int) -> None:
-        self._log, self._partition = log, partition
-        self._chunk: dict[int, Record] = {}
-        self._bounds: tuple[int, int] | None = None
-        self._size = READ_BYTES_MIN
-
-    async def stands(self, mark: Mark) -> bool:
-        """Whether the record at the mark's offset is the one that the mark names."""
-        if mark.offset < 0:
-            return True
-        record = self._chunk.get(mark.offset)
-        if record is None:
-            record = await self._read(mark.offset)
-        if record is None or record.header is None:
-            return False
-        try:
-            header = RecordHeader.unpack(record.header)
-        except HeaderUnreadable:
-            return False
-        return (header.claim_id, header.n) == (mark.claim_id, mark.n)
-
-    async def _read(self, offset: int) -> Record | None:
-        if self._bounds is None:
-            self._bounds = await self._log.bounds(Topic.EVENTS, self._partition)
-        start, end = self._bounds
-        if not start <= offset < end:
-            return None
-        if self._chunk:
-            first, last = next(iter(self._chunk)), next(reversed(self._chunk))
-            near = offset - last <= last - first + 1
-            wanted = self._size * 2 if near else self._size // 2
-            self._size = min(max(wanted, READ_BYTES_MIN), READ_BYTES)
-        records = await self._log.read(Topic.EVENTS, self._partition, offset, size_max=self._size)
-        self._chunk = {record.offset: record for record in records}
-        return self._chunk.get(offset)

@@ -17,7 +17,7 @@ from refold.engine.settings import WorkerSettings
 from refold.log.port import Entry, Log, Topic
 from refold_projections.fold import PartitionFold, Position
 from refold_schemas.codec import KIND_CLAIM, KIND_EVENT, Codec, RecordHeader
-from refold_schemas.errors import SchemaUnavailable
+from refold_schemas.errors import OffsetOutOfRange, SchemaUnavailable
 from refold_schemas.events import PartitionClaimed, PartitionReleased
 
 READ_BYTES = 4 << 20
@@ -72,14 +72,15 @@ class Claiming:
 
         Raises ClaimRefused before anything is written if the log's facts are not those of the last
         claim, or afterwards if a clock is wrong; ClaimUnknown or ClaimFenced if this claim does
-        not own the partition; LogWasCut if a checkpoint stands behind the log's end;
-        SchemaUnavailable if a record's schema is not known and cannot be learnt now.
+        not own the partition; LogWasCut if a checkpoint, or what was decided, stands behind the
+        log's end; EventsGone if events are missing that nothing stands in for; SchemaUnavailable
+        if a record's schema is not known and cannot be learnt now.
         """
         with collections_paused():
-            restored = await checkpoints.load(self.log, self.partition, self.codec)
-            fold = restored.fold
-            await self._read_on(fold, None)
+            restored = await self._restored()
+        fold = restored.fold
         self._check_facts(fold)
+        await self._check_commands(fold)
         claim_id = self.entropy(16)
         epoch = fold.position.claim_epoch + 1
         asked_ms, sent_boot_ms = self.clock.wall_ms(), self.clock.boot_ms()
@@ -103,6 +104,29 @@ class Claiming:
                 next="set the clock, then start the worker again",
             )
         return Claim(restored, epoch, sent_boot_ms, acked_boot_ms, append_ms)
+
+    async def _restored(self) -> checkpoints.Restored:
+        """The fold up to the log's end."""
+        for left in range(checkpoints.TRIMMED_UNDER_US_MAX - 1, -1, -1):
+            restored = await checkpoints.load(self.log, self.partition, self.codec)
+            try:
+                await self._read_on(restored.fold, None)
+            except OffsetOutOfRange:  # trimmed under us: a newer checkpoint stands behind that
+                if not left:
+                    raise
+            else:
+                return restored
+        raise AssertionError("the last try returns or raises")
+
+    async def _check_commands(self, fold: PartitionFold) -> None:
+        """Nothing was decided that the log does not hold: it would be lost without a word."""
+        _, end = await self.log.bounds(Topic.COMMANDS, self.partition)
+        if fold.position.command_next > end:
+            raise LogWasCut(
+                self.partition,
+                f"its commands end at {end}, below {fold.position.command_next}, "
+                "up to which they were decided",
+            )
 
     async def give_back(self, why: str, at: Position) -> None:
         """Release what was claimed just now, before anything else is written under the claim.

@@ -20,6 +20,7 @@ from refold_projections.fold import ParkedCommand, RunState, is_under_way
 from refold_schemas.commands import CancelRun, Command, ResolveStep, RetryRun, StartRun
 from refold_schemas.errors import (
     BadRunId,
+    OffsetOutOfRange,
     RefoldError,
     SchemaUnavailable,
     UndecodableRecord,
@@ -68,6 +69,9 @@ class Intake:
                 ):
                     continue
                 records = await owner.log.read(Topic.COMMANDS, owner.partition, offset)
+            except OffsetOutOfRange as gone:
+                self._pass_over(offset, gone.start)
+                continue
             except RefoldError as error:
                 if str(error) != unreadable:  # once for each outage
                     unreadable = str(error)
@@ -85,6 +89,18 @@ class Intake:
                 if owner.ended or owner.draining:
                     return
                 self.take(record)
+
+    def _pass_over(self, offset: int, start: int) -> None:
+        """Commands that were not decided are gone: say it once, in the record, and go on behind.
+
+        Archiving never takes them: a retention did, or somebody by hand.
+        """
+        owner = self.owner
+        told = f"commands {offset}\u2013{start - 1} are gone: deleted before they were decided"
+        gone = CommandRejected("", "", offset, "gone", told, None)
+        owner.books.commit(
+            None, (gone,), command_next=start, then=lambda: owner.warn("R318", None, told)
+        )
 
     def take(self, record: Record) -> None:
         """Decide one command, or park it; either way the position goes on."""

@@ -4,6 +4,7 @@ import asyncio
 import traceback
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Executor
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,6 +46,8 @@ from refold_schemas.errors import AppendUnknown, RefoldError
 from refold_schemas.events import PartitionClaimed, PartitionReleased, TimerFired
 
 HOUSEKEEPING_S = 0.25
+LOOK_MS = 5_000
+"""An idle owner looks so often for what the log does not tell it: holes, and a log that was cut."""
 PACK_AT_ONCE = 500
 PACKING_MAX = 2_000
 
@@ -199,6 +202,9 @@ class PartitionOwner:
             self._keep,
             batch_size_max=self.log.facts.batch_size_max,
         )
+        # What had to be folded counts: else one owner after the other would fold it again.
+        folded = fold.position.offset_next - claim.restored.base.position.offset_next
+        self._checkpoint_events = 1 - folded  # all but our own claim
         self.suspicious = fold.facts.unclean_row >= self.settings.unclean_suspicious
         self._checkpoint_boot_ms = self.clock.boot_ms()
 
@@ -227,6 +233,7 @@ class PartitionOwner:
         self.background(self.intake.run())
         self.background(self.parking.run())
         self.background(self.sender.run())
+        self.background(self._watch())
         self.background(self._housekeeping())
         await self._done.wait()
         for task in list(self._tasks):
@@ -277,17 +284,33 @@ class PartitionOwner:
             self.tell("ended_claim", None, str(why))
         self._done.set()
 
+    async def _watch(self) -> None:
+        """Notice reports and foreign claims while idle: the log says when something is there.
+
+        Asking it ten times a second in each of 32 partitions is what an idle worker would be busy
+        with. An owner that appends looks into the gaps of its own batches.
+        """
+        settings, tail = self.settings, self.tail
+        look_ms = max(LOOK_MS, settings.tail_check_ms)
+        while not self.ended:
+            if tail.quiet:
+                offset = tail.position.offset_next
+                with suppress(RefoldError):  # the look says what there is to say
+                    await self.log.wait(Topic.EVENTS, self.partition, offset, timeout_ms=look_ms)
+                if tail.quiet and tail.position.offset_next == offset:
+                    await tail.look()
+            await asyncio.sleep(settings.tail_check_ms / 1000)
+
     async def _housekeeping(self) -> None:
-        """Look for reports and foreign claims while idle, evict idle runs, write checkpoints."""
+        """End what is behind its deadline, evict idle runs, write checkpoints."""
         settings = self.settings
-        every_s = settings.tail_check_ms / 1000
+        often_s = settings.tail_check_ms / 1000
         since_s = 0.0
         while not self.ended:
-            await asyncio.sleep(every_s)
+            pause_s = often_s if self.attempts.calls else max(often_s, HOUSEKEEPING_S)
+            await asyncio.sleep(pause_s)
             self.attempts.sweep()
-            if self.tail.quiet:
-                await self.tail.look()
-            since_s += every_s
+            since_s += pause_s
             if since_s < HOUSEKEEPING_S or self.ended:
                 continue
             since_s = 0.0

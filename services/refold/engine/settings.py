@@ -21,7 +21,7 @@ class WorkerSettings:
     resident_max: int = 10_000
     drain_ms: int = 10_000
     tail_check_ms: int = 100
-    """How often an idle owner looks for reports and claims by others."""
+    """How often at most an owner looks for reports and claims by others."""
     suggest_ms: int = 500
     reclaim_min_ms: int = 50
     reclaim_max_ms: int = 1_000

@@ -417,11 +417,17 @@ class KafkaLog:
         if self._owners is not None:
             await self._asked(self._owners.give_up(owner))
 
-    async def trim(self, topic: Topic, partition: int, before_offset: int) -> None:
-        """Delete the records before `before_offset` (DeleteRecords): the log starts there then."""
+    async def trim(self, topic: Topic, partition: int, before_offset: int) -> int:
+        """Delete the records before `before_offset` (DeleteRecords); see the port.
+
+        It needs the right to Delete on the topic, which no other method does.
+        """
         place = self._at(topic, partition)
+        _, end = await self._asked(self._read_by().bounds(place))
         with contextlib.suppress(OutOfRange):  # it starts further on already
-            await self._asked(self._read_by().trim(place, before_offset))
+            await self._asked(self._read_by().trim(place, min(before_offset, end)))
+        start, _ = await self._asked(self._read_by().bounds(place))
+        return start
 
     # What they have in common
 

@@ -619,6 +619,12 @@ class MemoryLog:
                     if waiter in stream.waiters:
                         stream.waiters.remove(waiter)
 
+    async def trim(self, topic: Topic, partition: int, before_offset: int) -> int:
+        """Delete the records before `before_offset`; see the port."""
+        self._check_open()
+        self.broker.trim(topic, partition, before_offset)
+        return self.broker.bounds(topic, partition)[0]
+
     async def suggest(self, owner: str) -> Suggestion:
         """One heartbeat of `owner`: the partitions that the leases give to it now."""
         self._check_open()

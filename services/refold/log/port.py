@@ -139,6 +139,13 @@ class Log(Protocol):
     async def wait(self, topic: Topic, partition: int, offset: int, *, timeout_ms: int) -> bool:
         """Wait until something at or after `offset` can be read; False when the time is over."""
 
+    async def trim(self, topic: Topic, partition: int, before_offset: int) -> int:
+        """Delete the records before `before_offset`, at most up to the end; return the new start.
+
+        Deleting what is gone already is no error. Offsets go on where they were. Who asks is no
+        matter of the log: what is still needed nobody may ask for (`refold.engine.trimming`).
+        """
+
     async def suggest(self, owner: str) -> Suggestion:
         """Which partitions the group or the leases give to `owner` now; call it once a second."""
 

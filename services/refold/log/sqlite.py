@@ -405,19 +405,19 @@ class SqliteLog:
         with self._reading() as reader:
             return self._leases_of().owner_lives(reader, partition)
 
-    async def trim(self, topic: Topic, partition: int, before_offset: int) -> None:
+    async def trim(self, topic: Topic, partition: int, before_offset: int) -> int:
         """Delete the records before `before_offset`; the file's pages are used again.
 
-        Afterwards the log starts there, at the end at most: lower offsets are OffsetOutOfRange.
+        A row of a batch that reaches over the new start stays; reads leave out its beginning.
         """
         stream = self._stream(topic, partition)
 
-        def work(connection: sqlite3.Connection) -> None:
+        def work(connection: sqlite3.Connection) -> int:
             # Our own commit changes no data_version of our own: forget what we know.
             self._extents.pop(stream, None)
-            trim(connection, self._place, stream, before_offset)
+            return trim(connection, self._place, stream, before_offset)
 
-        await self._do(work)
+        return int(await self._do(work))
 
     async def _do(self, work: Callable[[sqlite3.Connection], Any]) -> Any:
         self._check_open()

@@ -300,8 +300,8 @@ def _store_latest(
         )
 
 
-def trim(connection: sqlite3.Connection, place: Place, stream: Stream, before_offset: int) -> None:
-    """Delete the records before `before_offset`; the stream never ends before it did."""
+def trim(connection: sqlite3.Connection, place: Place, stream: Stream, before_offset: int) -> int:
+    """Delete the records before `before_offset`, and return the start of what is left."""
     extent = extent_to_write(connection, place, stream)
     start = max(extent.start, min(before_offset, extent.end))
     if stream.topic is Topic.SNAPSHOTS:
@@ -319,3 +319,4 @@ def trim(connection: sqlite3.Connection, place: Place, stream: Stream, before_of
     connection.execute(
         "UPDATE streams SET start_offset = ? WHERE stream = ?", (start, stream.number)
     )
+    return start

@@ -66,6 +66,10 @@ class WrappedLog:
         """As inner."""
         return await self.inner.suggest(owner)
 
+    async def trim(self, topic: Topic, partition: int, before_offset: int) -> int:
+        """As inner."""
+        return await self.inner.trim(topic, partition, before_offset)
+
     async def owner_lives(self, partition: int) -> bool | None:
         """As inner."""
         return await self.inner.owner_lives(partition)
@@ -193,6 +197,14 @@ class ReadsFromTheStart(WrappedLog):
         return await self.inner.read(topic, partition, max(start, offset), size_max=size_max)
 
 
+class SaysItTrimmed(WrappedLog):
+    """Answers a trim with the offset that was asked for, and lets everything stand."""
+
+    async def trim(self, topic: Topic, partition: int, before_offset: int) -> int:
+        """Trim nothing."""
+        return before_offset
+
+
 class SuggestsToAll(WrappedLog):
     """Takes every owner for the only one."""
 
@@ -219,6 +231,7 @@ CAUGHT_BY: dict[type[WrappedLog], str] = {
     SuccessForUnknown: "check_unknown_is_not_reported_as_success",
     ForgetsHeaders: "check_bytes_come_back_as_they_were",
     ReadsFromTheStart: "check_what_is_trimmed_is_out_of_range",
+    SaysItTrimmed: "check_a_trim_never_reaches_beyond_the_end",
     SuggestsToAll: "check_partitions_are_shared_evenly",
     BuriesEverybody: "check_an_owner_that_was_suggested_is_not_called_dead",
 }

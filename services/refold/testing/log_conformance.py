@@ -40,7 +40,6 @@ class Can(StrEnum):
     HANDLES = "open several handles on one log, as several processes do"
     MAKE = "begin with a log that nobody has made yet"
     KILL = "end a handle as SIGKILL ends its process"
-    TRIM = "delete records from the start"
     HOLES = "leave out offsets"
     COMPACT = "run the cleaner on the compacted topic"
     UNANSWERED = "make an append whose answer is lost"
@@ -75,10 +74,6 @@ class MakeLog:
 
     async def kill(self, log: Log) -> None:
         """End `log` as if its process were killed."""
-        raise NotImplementedError
-
-    async def trim(self, log: Log, topic: Topic, partition: int, before_offset: int) -> None:
-        """Delete the records before `before_offset`."""
         raise NotImplementedError
 
     async def hole(self, log: Log, topic: Topic, partition: int, count: int) -> None:
@@ -610,7 +605,7 @@ async def check_compaction_takes_old_snapshots(make_log: MakeLog) -> None:
         assert [r.value for r in await _read_all(log, start, Topic.SNAPSHOTS)] == [b"49"]
 
 
-@_check(Can.TRIM)
+@_check()
 async def check_what_is_trimmed_is_out_of_range(make_log: MakeLog) -> None:
     """The log begins where it was trimmed to, inside a batch too, and goes on where it ended."""
     async with _opened(make_log) as log:
@@ -618,18 +613,36 @@ async def check_what_is_trimmed_is_out_of_range(make_log: MakeLog) -> None:
         await log.append(Topic.EVENTS, 0, more := _batch("trim-more", 4))
         whole = [*batch, *more]
         for cut in (2, 4, 7):
-            await make_log.trim(log, Topic.EVENTS, 0, base + cut)
+            assert await log.trim(Topic.EVENTS, 0, base + cut) == base + cut
             assert await log.bounds(Topic.EVENTS, 0) == (base + cut, base + 8)
             assert _entries(await _read_all(log, base + cut)) == whole[cut:]
             with pytest.raises(OffsetOutOfRange) as gone:
                 await log.read(Topic.EVENTS, 0, base + cut - 1)
             assert (gone.value.start, gone.value.end) == (base + cut, base + 8)
-        await make_log.trim(log, Topic.EVENTS, 0, base + 3)  # backwards: nothing comes back
+        # Backwards, and once more: nothing comes back, and it is no error.
+        assert await log.trim(Topic.EVENTS, 0, base + 3) == base + 7
+        assert await log.trim(Topic.EVENTS, 0, base + 7) == base + 7
         assert (await log.bounds(Topic.EVENTS, 0))[0] == base + 7
-        await make_log.trim(log, Topic.EVENTS, 0, base + 8)
+        assert await log.trim(Topic.EVENTS, 0, base + 8) == base + 8
         assert await log.bounds(Topic.EVENTS, 0) == (base + 8, base + 8)
         assert await log.read(Topic.EVENTS, 0, base + 8) == []
         assert await _append_and_compare(log, _batch("after-trim", 2)) == base + 8
+
+
+@_check()
+async def check_a_trim_never_reaches_beyond_the_end(make_log: MakeLog) -> None:
+    """It empties the log at most, of its own topic and partition only; what is told there waits."""
+    async with _opened(make_log) as log:
+        await log.append(Topic.COMMANDS, 0, kept := _batch("kept", 2))
+        base = _offset(await log.append(Topic.EVENTS, 0, _batch("trim-all", 3)))
+        assert await log.trim(Topic.EVENTS, 0, base + 1_000) == base + 3
+        assert await log.bounds(Topic.EVENTS, 0) == (base + 3, base + 3)
+        assert not await log.wait(Topic.EVENTS, 0, base + 3, timeout_ms=30)
+        assert await log.wait(Topic.EVENTS, 0, base + 2, timeout_ms=60_000)  # it never comes
+        assert await _append_and_compare(log, _batch("after", 1)) == base + 3
+        start, end = await log.bounds(Topic.COMMANDS, 0)
+        assert end - start >= len(kept)
+        assert _entries(await _read_all(log, end - len(kept), Topic.COMMANDS)) == list(kept)
 
 
 @_check(Can.HOLES)

@@ -79,6 +79,10 @@ class SimLog:
         """As the memory log's."""
         return await self.inner.wait(topic, partition, offset, timeout_ms=timeout_ms)
 
+    async def trim(self, topic: Topic, partition: int, before_offset: int) -> int:
+        """As the memory log's."""
+        return await self.inner.trim(topic, partition, before_offset)
+
     async def owner_lives(self, partition: int) -> bool | None:
         """As the memory log's."""
         return await self.inner.owner_lives(partition)

@@ -24,7 +24,13 @@ from refold.settings.registry import open_registry
 from refold.worker.overdue import EXIT_OVERDUE, CallOverdue
 from refold.worker.watchdog import Watchdog
 from refold_schemas.codec import Codec
-from refold_schemas.errors import LogUnsafe, PartitionsRaised, RefoldError, SchemaChanged
+from refold_schemas.errors import (
+    EventsGone,
+    LogUnsafe,
+    PartitionsRaised,
+    RefoldError,
+    SchemaChanged,
+)
 
 THREADS_MAX = 32
 LOOKUP_THREADS_MAX = 8
@@ -272,7 +278,7 @@ class Worker:
         owner = self._owner(partition)
         try:
             await owner.claim()
-        except ClaimRefused as error:
+        except (ClaimRefused, EventsGone) as error:  # a person has to look at it
             self._fail(error)
             return None
         except (ClaimEnded, RefoldError) as error:

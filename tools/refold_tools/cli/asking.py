@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -164,7 +164,8 @@ def boundary(
 
         seen, said = await seen_and_said(client, run_id, zone)
         if as_json:
-            print_json(boundary_json(seen.boundary, seen.partition, seen.offset, zone, said))
+            shape = boundary_json(seen.boundary, seen.partition, seen.offset, zone, said)
+            print_json({**shape, "archived": list(seen.archived)} if seen.archived else shape)
             return 0
         bound, now_ms = seen.boundary, now()
         say(said[:1].upper() + said[1:] + ".", STATUS_STYLES.get(bound.status, ""))
@@ -174,6 +175,7 @@ def boundary(
             f"partition {seen.partition} up to offset {seen.offset}, times in {zone}",
             "dim",
         )
+        _say_archived(seen.archived)
         for one in bound.done:
             say(f"  done       {moment_near(one.at_ms, zone, now_ms)}  {one.slot}", "green")
         for kind, style, entries in (
@@ -218,7 +220,7 @@ def history(
     """Show every record of a run, one a line; those that do not count are marked with the reason.
 
     The columns: offset (behind its partition where that is not the run's), time, claim, event,
-    slot, what it says.
+    slot, what it says. Of an archived run the files that hold its records are named.
     """
     zone = zone_of(time_zone)
 
@@ -226,21 +228,33 @@ def history(
         from refold_schemas.errors.cli import RunUnknown
 
         records = [one async for one in client.history(run_id, claims=claims)]
+        files = await client.archived(run_id)
         if elsewhere:
             records += [one async for one in client.history_elsewhere(run_id)]
             records.sort(key=lambda one: one.append_ms)  # by the log's clock, each in its order
-        if not records:
+        if not records and not files:
             raise RunUnknown(run_id, client.log.facts.namespace)
         if as_json:
-            _history_json(run_id, records, zone)
-        else:
+            _history_json(run_id, records, zone, files)
+            return 0
+        _say_archived(files)
+        if records:
             _history_lines(records, zone, client.partition_of(run_id))
         return 0
 
     return ask(log, work)
 
 
-def _history_json(run_id: str, records: "list[HistoryRecord]", zone: tzinfo) -> None:
+def _say_archived(files: Sequence[str]) -> None:
+    from refold_tools.cli.output import say
+
+    for file in files:
+        say(f"archived in {file}: its records there are in the log no more", "dim")
+
+
+def _history_json(
+    run_id: str, records: "list[HistoryRecord]", zone: tzinfo, files: Sequence[str]
+) -> None:
     from refold_tools.cli.output import print_json
     from refold_tools.cli.plain import iso
     from refold_tools.cli.words import event_words
@@ -264,7 +278,7 @@ def _history_json(run_id: str, records: "list[HistoryRecord]", zone: tzinfo) -> 
                 "why_skipped": one.why_skipped,
             }
         )
-    print_json({"run_id": run_id, "records": lines})
+    print_json({"run_id": run_id, "records": lines, "archived": list(files)})
 
 
 def _history_lines(records: "list[HistoryRecord]", zone: tzinfo, home: int) -> None:

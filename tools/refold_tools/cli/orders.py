@@ -208,7 +208,7 @@ async def _found(client: "Client", partition: int, offset: int) -> "OrderRecord"
     elif offset >= fold.position.command_next:
         known = "it is not decided yet"
     elif offset < start:
-        known = "whatever stood there was applied, and is not kept any more"
+        known = "whatever stood there is not kept any more, nor is a rejection of it"
     else:
         known = "it was applied"
     raise CommandNotRejected(partition, offset, known)

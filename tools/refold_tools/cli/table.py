@@ -83,6 +83,11 @@ COMMANDS = (
         "refold_tools.cli.orders:commands",
         "List rejected commands, or publish one again.",
     ),
+    Entry(
+        "archive",
+        "refold_tools.cli.archiving:archive",
+        "Copy the events of finished runs to files, and trim the log behind them.",
+    ),
     Entry("namespace", "refold_tools.cli.keeping:namespace", "Make or show a namespace of a log."),
     Entry(
         "schemas",
