@@ -7,6 +7,7 @@ import pytest
 
 from refold.app import App
 from refold.app.effect import Effect
+from refold.client import Client
 from refold.client import tail as client_tail
 from refold.client.history import read_history
 from refold.client.reading import Meter
@@ -173,6 +174,29 @@ def test_a_record_of_the_partition_under_an_id_that_nobody_has_is_not_passed_by(
         assert fold.position.offset_next == at
 
     asyncio.run(main())
+
+
+def test_a_client_that_cannot_begin_leaves_no_log_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Kafka that is a connection which nobody closes any more."""
+    closed: list[str] = []
+    close = MemoryLog.close
+
+    async def noted(log: MemoryLog) -> None:
+        closed.append(log.url)
+        await close(log)
+
+    async def not_known(log: MemoryLog, codec: Codec) -> int:
+        raise SchemaUnavailable(NOBODYS_ID, "nobody is at home")
+
+    async def main() -> None:
+        with pytest.raises(SchemaUnavailable):
+            async with Client("memory://nobody", create=True):
+                pass
+
+    monkeypatch.setattr(MemoryLog, "close", noted)
+    monkeypatch.setattr("refold.client.client.routing_count", not_known)
+    asyncio.run(main())
+    assert closed == ["memory://nobody"]
 
 
 def test_states_and_history_are_read_by_asking(place: Place, broker: MemoryBroker) -> None:
