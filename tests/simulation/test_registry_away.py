@@ -7,6 +7,7 @@ import pytest
 
 from refold.app import App
 from refold.app.effect import Effect
+from refold.client import Client
 from refold.client import tail as client_tail
 from refold.client.history import read_history
 from refold.client.reading import Meter
@@ -156,6 +157,46 @@ def test_an_event_under_an_id_that_nobody_has_parks_its_run_if_its_claim_can_be_
     emptied.ids = {}
     asyncio.run(stops(fresh(emptied), "has none"))
     asyncio.run(stops(Codec(FileRegistry()), "none is set.*set REFOLD_REGISTRY_URL"))
+
+
+def test_a_record_of_the_partition_under_an_id_that_nobody_has_is_not_passed_by(
+    place: Place, broker: MemoryBroker
+) -> None:
+    """It may be a command that is parked or sent on: whoever passed it by would lose that."""
+    writer = writer_for(broker, "run-1")
+    writer.claim()
+    at = writer.raw(None, b"\0" + NOBODYS_ID.to_bytes(4, "big") + b"x")
+
+    async def main() -> None:
+        fold = PartitionFold(fresh(place))
+        with pytest.raises(SchemaUnavailable, match="has none"):
+            await fold_all(fold, broker.records(Topic.EVENTS, 0))
+        assert fold.position.offset_next == at
+
+    asyncio.run(main())
+
+
+def test_a_client_that_cannot_begin_leaves_no_log_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Kafka that is a connection which nobody closes any more."""
+    closed: list[str] = []
+    close = MemoryLog.close
+
+    async def noted(log: MemoryLog) -> None:
+        closed.append(log.url)
+        await close(log)
+
+    async def not_known(log: MemoryLog, codec: Codec) -> int:
+        raise SchemaUnavailable(NOBODYS_ID, "nobody is at home")
+
+    async def main() -> None:
+        with pytest.raises(SchemaUnavailable):
+            async with Client("memory://nobody", create=True):
+                pass
+
+    monkeypatch.setattr(MemoryLog, "close", noted)
+    monkeypatch.setattr("refold.client.client.routing_count", not_known)
+    asyncio.run(main())
+    assert closed == ["memory://nobody"]
 
 
 def test_states_and_history_are_read_by_asking(place: Place, broker: MemoryBroker) -> None:

@@ -13,7 +13,10 @@ from refold.log.routing import check_adopted, recorded_count, routing_count
 from refold.worker import Worker
 from refold_schemas.codec import Codec
 from refold_schemas.errors import PartitionsRaised
+from refold_schemas.events import PartitionReleased
 from refold_schemas.registry import FileRegistry
+from support import written_log
+from support.outer_registry import OuterRegistry, Place
 
 CODEC = Codec(FileRegistry())
 SOON = timedelta(seconds=60)
@@ -77,6 +80,31 @@ def test_runs_are_found_where_they_were_and_nobody_serves_before_it_is_adopted()
         found = await homes(broker)
         assert found == {name: partition_for(name, 3) for name in found}
         assert len(found) == len(NAMES) + 3
+
+    asyncio.run(main())
+
+
+def test_who_has_just_started_adopts_them_under_a_registrys_ids(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    place = Place()
+    codec = Codec(OuterRegistry(place))
+    asyncio.run(codec.ready())
+    monkeypatch.setattr(written_log, "CODEC", codec)
+    broker = MemoryBroker("shop", can_grow=True)
+    broker.exists = True
+    writer = written_log.writer_for(broker, "run-1")
+    writer.claim()
+    writer.write(None, PartitionReleased("it stops"))
+    broker.grow(2)
+
+    async def main() -> None:
+        log, fresh = await opened(broker), Codec(OuterRegistry(place))
+        assert await adopt(log, fresh, by="somebody", engine="1") == (1,)
+        names = [codec.name_of(one.value or b"") for one in broker.records(Topic.EVENTS, 1)]
+        assert names == ["PartitionClaimed", "PartitionReleased"]
+        files = [CODEC.name_of(one.value or b"") for one in broker.records(Topic.EVENTS, 1)]
+        assert files == [None, None], "they stand under ids of the registry"
 
     asyncio.run(main())
 

@@ -66,7 +66,7 @@ class Writer:
         header = RecordHeader(KIND_REPORT, claim_id, self.epoch, n, self.at_ms, self.command_next)
         return self._store(run_id, CODEC.encode(event), header.pack())
 
-    def raw(self, run_id: str, value: bytes, *, header: bytes | None = None) -> int:
+    def raw(self, run_id: str | None, value: bytes, *, header: bytes | None = None) -> int:
         """Bytes that are no event, under the next n unless a header is given."""
         if header is None:
             header = self._header(KIND_EVENT).pack()

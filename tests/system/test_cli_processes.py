@@ -587,6 +587,45 @@ def test_processes_that_must_not_serve_end_with_the_reason(project: Project) -> 
     assert "belongs to app 'shop', not 'other'" in "".join(parent.out)
 
 
+CREW = """
+import os, sys, time
+number = next(n for n in range(9) if not os.path.exists(f"{sys.argv[1]}/{n}"))
+while True:
+    try:
+        os.close(os.open(f"{sys.argv[1]}/{number}", os.O_CREAT | os.O_EXCL))
+        break
+    except FileExistsError:
+        number += 1
+if number in UNREACHED:
+    sys.exit(4)
+if number == 3:
+    os.kill(os.getppid(), 15)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("unreached", "code"),
+    [((1, 2), 0), ((0, 1, 2, 3), 4)],
+    ids=["another one serves", "nobody serves"],
+)
+def test_who_cannot_reach_the_log_is_tried_again_while_others_serve(
+    tmp_path: Path, unreached: tuple[int, ...], code: int
+) -> None:
+    script = CREW.replace("UNREACHED", repr(unreached))
+    parent = (
+        "import sys; from refold_tools.cli.crew import Crew\n"
+        f"command = [sys.executable, '-c', {script!r}, {str(tmp_path)!r}]\n"
+        "sys.exit(Crew(command, 2, print).run())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", parent], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    again = done.stdout.count("exit 4; it is started again")
+    assert again == len(unreached) if code == 0 else again <= 2
+
+
 # ---- at the edge
 
 

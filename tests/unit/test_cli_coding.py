@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 
 from refold.log import open_log
+from refold.log.sqlite import SqliteLog
 from refold.settings import LOG_DEFAULT, load_settings, log_url, time_zone
 from refold.worker import WorkerSettings
 from refold.worker.worker import CLAIM_END_MS, HAND_OVER_MS, REPORTS_MS
+from refold_schemas.errors import RegistryUnavailable
 from refold_schemas.errors.cli import InputUnreadable, SettingInvalid
 from refold_schemas.registry import FileRegistry, fingerprint
 from refold_schemas.registry.files import PACKAGE
-from refold_tools.cli import main
+from refold_tools.cli import main, registering
 from refold_tools.cli.hosting import STOP_WITHIN_S, snapshot
 from refold_tools.cli.inputs import read_json
 from refold_tools.cli.plain import untagged
@@ -296,6 +298,27 @@ def test_stored_kinds_are_shown_as_plain_json(stored: Any, shown: object) -> Non
 
 
 # ---- namespace and schemas
+
+
+def test_a_registry_that_is_away_leaves_no_log_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    closed: list[str] = []
+    close = SqliteLog.close
+
+    async def noted(log: SqliteLog) -> None:
+        closed.append(log.url)
+        await close(log)
+
+    async def is_away(log_url: str) -> None:
+        raise RegistryUnavailable("http://registry", "nobody is at home")
+
+    monkeypatch.setattr(SqliteLog, "close", noted)
+    monkeypatch.setattr(registering, "make_ready", is_away)
+    url = f"sqlite:///{tmp_path}/log.db"
+    assert main(["namespace", "create", "--log", url]) == 4
+    assert "nobody is at home" in capsys.readouterr().err
+    assert closed == [url]
 
 
 def test_a_namespace_is_made_once_and_shown(capsys: Capture, tmp_path: Path) -> None:

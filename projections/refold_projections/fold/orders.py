@@ -11,6 +11,9 @@ from refold_schemas.events import CommandEmitted, CommandParked, CommandRejected
 APPLIED_BEFORE = frozenset({"duplicate", "run_exists"})
 """Reasons of rejections that lose nothing: what was asked for is done, or being done."""
 
+PARKED_OVERHEAD = 48
+"""Bytes that a parked command takes at most in a checkpoint, beside its key."""
+
 OrderEvent = CommandParked | CommandEmitted | CommandRejected
 
 
@@ -49,6 +52,8 @@ class Orders:
         self.published_to = kept.published_to
         self.outbox: dict[int, None] = dict.fromkeys(kept.outbox)
         self.parked: dict[int, ParkedCommand] = {}
+        self.parked_bytes = 0
+        """What they take in a checkpoint, at most."""
         self._queues: dict[bytes, dict[int, None]] = {}
         """Of each key the offsets of its parked commands, rising."""
         for one in kept.parked:
@@ -76,12 +81,15 @@ class Orders:
         self._put(ParkedCommand(place, event.key, event.schema_id, since_ms, unknown_ms))
 
     def _put(self, command: ParkedCommand) -> None:
+        if command.offset not in self.parked:
+            self.parked_bytes += PARKED_OVERHEAD + len(command.key or b"")
         self.parked[command.offset] = command
         if command.key is not None:
             self._queues.setdefault(command.key, {})[command.offset] = None
 
     def _take(self, command: ParkedCommand) -> None:
         del self.parked[command.offset]
+        self.parked_bytes -= PARKED_OVERHEAD + len(command.key or b"")
         queue = self._queues.get(command.key) if command.key is not None else None
         if queue is not None and command.key is not None:
             queue.pop(command.offset, None)

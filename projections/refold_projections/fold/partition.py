@@ -4,16 +4,13 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import NamedTuple, Protocol
 
 from refold_projections.fold.evolve import evolve
-from refold_projections.fold.orders import Orders, ParkedCommand
+from refold_projections.fold.orders import OrderEvent, Orders, ParkedCommand
 from refold_projections.fold.position import Position, Verdict, judge
 from refold_projections.fold.state import Parked, RunState, Stamp
 from refold_schemas.codec import KIND_REPORT, Codec, RecordHeader
 from refold_schemas.errors import HeaderUnreadable, SchemaUnavailable, UndecodableRecord
 from refold_schemas.events import (
     AttemptReported,
-    CommandEmitted,
-    CommandParked,
-    CommandRejected,
     Event,
     PartitionClaimed,
     PartitionReleased,
@@ -105,7 +102,8 @@ class PartitionFold:
 
         Then nothing was folded: the schema has to be learnt first, and the same record comes again.
         `unknown` says of the record's schema that nobody has it. If its claim could be read, the
-        writers' schemas are known here: then it is nobody's record, and parks its run alone.
+        writers' schemas are known here: then it is nobody's record, and parks its run alone. One
+        of the partition has no run to park: it may be a command that waits, so it is not passed.
         """
         before = self.position
         header: RecordHeader | None = None
@@ -129,10 +127,10 @@ class PartitionFold:
                 try:
                     name = self.codec.name_of(record.value or b"", strict=True)
                 except SchemaUnavailable as error:
-                    if not self._is_nobodys(verdict, unknown or error):
+                    if not self._is_nobodys(verdict, run_id, unknown or error):
                         self.position = before
                         raise unknown or error from None
-                if name == "CommandRejected":
+                if name == "CommandRejected" and not is_report(header):
                     self._order_of_run(record, header)
                 return Applied(verdict, run_id, None, header, None)
         event: Event | None = None
@@ -142,14 +140,14 @@ class PartitionFold:
         except UndecodableRecord as error:
             problem = str(error)
         except SchemaUnavailable as error:
-            if not self._is_nobodys(verdict, unknown or error):
+            if not self._is_nobodys(verdict, run_id, unknown or error):
                 self.position = before
                 raise unknown or error from None
             problem = (unknown or error).message
         if verdict is Verdict.CLAIM:
             self._claimed(event, header)
             return Applied(verdict, None, event, header, problem)
-        if isinstance(event, CommandRejected | CommandParked | CommandEmitted):
+        if isinstance(event, OrderEvent) and not is_report(header):
             self.orders.apply(event, record.offset, header.at_ms)
         if run_id is None:
             self._of_partition(event)
@@ -162,8 +160,10 @@ class PartitionFold:
         for record in records:
             self.apply(record)
 
-    def _is_nobodys(self, verdict: Verdict, error: SchemaUnavailable) -> bool:
-        return not error.mends and verdict is not Verdict.CLAIM and self.facts.process != ""
+    def _is_nobodys(self, verdict: Verdict, run_id: str | None, error: SchemaUnavailable) -> bool:
+        if error.mends or verdict is Verdict.CLAIM or self.facts.process == "":
+            return False
+        return run_id is not None or verdict is Verdict.REPORT
 
     def _keeps(self, run_id: str) -> bool:
         return self._keep is None or self._keep(run_id)

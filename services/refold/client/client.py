@@ -143,13 +143,18 @@ class Client:
         """Open the log (if the client was given a URL). Raises LogUnavailable, LogMissing."""
         if self._owns_log:
             await self._log.open(create=self._create)
-        facts = self._log.facts
-        if self._namespace not in (None, facts.namespace):
-            raise LogUrlInvalid(
-                self._log.url,
-                f"it holds namespace {facts.namespace}, {self._namespace} was asked for",
-            )
-        self._routed = await routing_count(self._log, self._codec)
+        try:
+            facts = self._log.facts
+            if self._namespace not in (None, facts.namespace):
+                raise LogUrlInvalid(
+                    self._log.url,
+                    f"it holds namespace {facts.namespace}, {self._namespace} was asked for",
+                )
+            self._routed = await routing_count(self._log, self._codec)
+        except BaseException:
+            if self._owns_log:
+                await self._log.close()
+            raise
         self._is_open = True
         return self
 

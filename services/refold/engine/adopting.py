@@ -9,12 +9,13 @@ import secrets
 from refold.engine import checkpoints
 from refold.engine.claiming import Claiming
 from refold.engine.clock import SystemClock
+from refold.engine.learning import fold_all
 from refold.engine.settings import WorkerSettings
 from refold.log.port import Log, Topic
 from refold.log.routing import recorded_count, routing_count
 from refold_projections.fold import Facts
 from refold_schemas.codec import Codec
-from refold_schemas.events import PartitionClaimed
+from refold_schemas.events import PartitionClaimed, PartitionReleased
 
 READ_BYTES = 4 << 20
 
@@ -44,11 +45,13 @@ async def to_adopt(log: Log, codec: Codec) -> tuple[int, ...]:
 async def adopt(log: Log, codec: Codec, *, by: str, engine: str) -> tuple[int, ...]:
     """Adopt them: `by` whom, and with which version of refold, for the record.
 
-    Raises what `Claiming.claim` raises. Whoever repeats it after an error goes on where it ended.
+    Raises what `Claiming.claim` and `Codec.ready` raise. Whoever repeats it after an error goes
+    on where it ended.
     """
     partitions = await to_adopt(log, codec)
     if not partitions:
         return ()
+    await codec.ready(PartitionClaimed, PartitionReleased)
     routed, facts = await routing_count(log, codec), log.facts
     said = await _latest(log, codec, routed)
     settings = WorkerSettings(format_level=said.format_level)
@@ -82,7 +85,7 @@ async def _latest(log: Log, codec: Codec, routed: int) -> Facts:
             records = await log.read(Topic.EVENTS, partition, offset, size_max=READ_BYTES)
             if not records:
                 break  # the rest are holes
-            fold.apply_all(records)
+            await fold_all(fold, records)
             offset = fold.position.offset_next
         if fold.facts.app:
             return fold.facts

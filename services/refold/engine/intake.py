@@ -85,6 +85,7 @@ class Intake:
             for record in records:
                 await owner.room()
                 await owner.parking.room()
+                await owner.sender.room()
                 if owner.ended or owner.draining:
                     return
                 self.take(record)
@@ -164,9 +165,9 @@ class Intake:
             self._commit(run_id, events, offset, parked, then)
         except DecisionTooLarge as error:
             # The same at every try: it must not keep the commands behind it waiting.
-            events = decide.rejected(command, offset, "too_large", str(error))
-            self._commit(run_id, events, offset, parked, None)
-            owner.tell("rejected", run_id, f"{type(command).__name__}: too_large: {error}")
+            (refused,) = events = decide.rejected(command, offset, "too_large", str(error))
+            assert isinstance(refused, CommandRejected)
+            self._commit(run_id, events, offset, parked, self._teller(run_id, refused))
             return
         if not misplaced:
             owner.guarded(command.run_id, self._follow_up, command, first)

@@ -6,13 +6,13 @@ It is a copy; the truth is `CommandRejected`.
 import base64
 import json
 
+from refold.engine.decide import RAW_MAX
 from refold.log.port import Entry, Record
 from refold_schemas.events import CommandRejected
 
 RAW_BYTES_MAX = 512 * 1024
-"""Of a larger command the letter has the beginning alone."""
-RAW_BYTES_CUT = 1_024
-"""Bytes that a rejection keeps of a command that nobody could read."""
+"""Of a larger command the letter has the beginning alone. So it has of one that takes more than
+half of the largest batch: as base64 it takes a third more."""
 
 
 def letter_of(
@@ -21,6 +21,7 @@ def letter_of(
     rejection: Record,
     event: CommandRejected,
     command: Record | None,
+    batch_size_max: int,
 ) -> Entry:
     """The letter of a rejection that stands in `ns.events`.
 
@@ -31,8 +32,8 @@ def letter_of(
         raw, whole = event.raw, is_whole(event.raw)
     else:
         value = command.value or b""
-        whole = len(value) <= RAW_BYTES_MAX
-        raw = value if whole else value[:RAW_BYTES_CUT]
+        whole = len(value) <= min(RAW_BYTES_MAX, batch_size_max // 2)
+        raw = value if whole else value[:RAW_MAX]
     key = None if command is None else command.key
     run_id = None if rejection.key is None else rejection.key.decode("utf-8", "replace")
     said = {
@@ -47,7 +48,7 @@ def letter_of(
         "sent_ms": None if command is None else command.append_ms,
         "rejected_ms": rejection.append_ms,
         "event_offset": rejection.offset,
-        "key": None if key is None else base64.b64encode(key[:RAW_BYTES_CUT]).decode(),
+        "key": None if key is None else base64.b64encode(key[:RAW_MAX]).decode(),
         "raw": None if raw is None else base64.b64encode(raw).decode(),
         "raw_whole": whole,
     }
@@ -56,4 +57,4 @@ def letter_of(
 
 def is_whole(raw: bytes | None) -> bool:
     """Whether what a rejection kept is surely all there was."""
-    return raw is not None and len(raw) < RAW_BYTES_CUT
+    return raw is not None and len(raw) < RAW_MAX

@@ -48,8 +48,11 @@ class Parking:
 
     async def room(self) -> None:
         """Wait while as many commands are parked as may be: the others stay in the log."""
-        owner = self.owner
-        while len(owner.books.orders.parked) >= owner.settings.parked_max:
+        owner, settings, orders = self.owner, self.owner.settings, self.owner.books.orders
+        while (
+            len(orders.parked) >= settings.parked_max
+            or orders.parked_bytes >= settings.parked_bytes_max
+        ):
             if owner.ended or owner.draining:
                 return
             if not self._full:
@@ -57,7 +60,7 @@ class Parking:
                 owner.warn(
                     "R025",
                     None,
-                    f"{owner.settings.parked_max:,} commands are parked; the next ones are taken "
+                    f"{len(orders.parked):,} commands are parked; the next ones are taken "
                     "once some of them are decided",
                 )
             await asyncio.sleep(0.1)

@@ -8,9 +8,10 @@ import asyncio
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from refold.engine.learning import decode
 from refold.engine.letters import letter_of
 from refold.engine.lookup import Lookup
-from refold.log import entry_size
+from refold.log import batch_size, entry_size
 from refold.log.port import Entry, Record, Topic
 from refold_schemas.errors import AppendUnknown, UndecodableRecord
 from refold_schemas.errors.log import OffsetOutOfRange, PartitionMissing
@@ -33,7 +34,7 @@ class Sender:
     def __init__(self, owner: "PartitionOwner") -> None:
         self.owner = owner
         self._wake = asyncio.Event()
-        self._failing = False
+        self._failing = self._full = False
 
     def wake(self) -> None:
         """Something stands in the outbox."""
@@ -43,6 +44,19 @@ class Sender:
     def owes(self) -> bool:
         """Whether anything has still to leave."""
         return bool(self.owner.books.orders_durable.outbox)
+
+    async def room(self) -> None:
+        """Wait while as much stands in it as may: the next commands stay in the log."""
+        owner, count_max = self.owner, self.owner.settings.outbox_max
+        while len(owner.books.orders_durable.outbox) >= count_max:
+            if owner.ended or owner.draining:
+                return
+            if not self._full:
+                self._full = True
+                told = f"{count_max:,} messages wait to be sent; commands are taken once some leave"
+                owner.warn("R026", None, told)
+            await asyncio.sleep(0.1)
+        self._full = False
 
     async def run(self) -> None:
         """Until the claim ends. What cannot be sent for a moment is tried again."""
@@ -85,14 +99,22 @@ class Sender:
             size += entry_size(entry)
             if size > BATCH_BYTES:
                 break
+        failed: Exception | None = None
         for place, messages in waiting.items():
-            await self._append(place, [entry for _, entry in messages])
-            orders.sent((offset for offset, _ in messages), owner.tail.position.offset_next)
+            try:
+                await self._append(place, [entry for _, entry in messages])
+            except Exception as error:  # what goes elsewhere leaves all the same
+                failed = failed or error
+            else:
+                orders.sent((offset for offset, _ in messages), owner.tail.position.offset_next)
+        if failed is not None:
+            raise failed
 
     async def _message(self, record: Record, commands: Lookup) -> tuple[Place, Entry] | None:
         owner = self.owner
         try:
-            event = owner.codec.decode(record.value or b"")
+            # Whoever took over behind a checkpoint has not read it: its schema may be unknown yet.
+            event = await decode(owner.codec, record.value or b"")
         except UndecodableRecord:
             return None
         if isinstance(event, CommandEmitted):
@@ -105,14 +127,15 @@ class Sender:
         except OffsetOutOfRange:
             command = None
         namespace, partition = owner.namespace, owner.partition
-        letter = letter_of(namespace, partition, record, event, command)
+        size_max = owner.log.facts.batch_size_max
+        letter = letter_of(namespace, partition, record, event, command, size_max)
         return (Topic.DEAD_LETTERS, partition), letter
 
     async def _append(self, place: Place, entries: list[Entry]) -> None:
         topic, partition = place
         log, size_max = self.owner.log, self.owner.log.facts.batch_size_max
         while entries:
-            batch, size = [entries[0]], entry_size(entries[0])
+            batch, size = [entries[0]], batch_size(entries[:1])
             for entry in entries[1:]:
                 size += entry_size(entry)
                 if size > min(BATCH_BYTES, size_max):

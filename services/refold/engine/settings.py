@@ -43,12 +43,16 @@ class WorkerSettings:
     """A run that was open at this many with no outcome between is parked."""
     parked_max: int = 10_000
     """Parked commands of a partition; at it no further command is taken."""
+    parked_bytes_max: int = 1024 * 1024
+    """The same for what they take in a checkpoint, which is one record: keys may be long."""
     schema_ask_first_ms: int = 250
     """Back-off between questions to the registry for a schema that parked commands wait for."""
     schema_ask_max_ms: int = 10_000
     schema_ask_timeout_ms: int = 30_000
     schema_unknown_ms: int = 60_000
     """A command is refused so long after the registry first said that it has no such schema."""
+    outbox_max: int = 100_000
+    """Messages of a partition that wait to be sent; at it no further command is taken."""
     outbox_first_ms: int = 100
     """Back-off before what has to be sent to another partition, or to the dead letters, is tried
     again."""

@@ -15,7 +15,15 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.structs import TopicPartition
 
 from refold.log.kafka_access import Access, access_from_settings, connect, told
-from refold.log.kafka_batches import NOT_STORED, REFUSED, Sender, SenderClosed, build_batch
+from refold.log.kafka_batches import (
+    AGAIN,
+    MOVED,
+    NOT_STORED,
+    REFUSED,
+    Sender,
+    SenderClosed,
+    build_batch,
+)
 from refold.log.kafka_fetch import OutOfRange, Reader
 from refold.log.kafka_group import HAND_OVER_MS, SESSION_MS, Coordinator, Member
 from refold.log.kafka_owners import Owners
@@ -266,8 +274,8 @@ class KafkaLog:
         try:
             try:
                 ack = await sender.send(place, batch)
-            except NOT_STORED:
-                ack = await self._until_closed(self._append_again(sender, place, batch))
+            except AGAIN as error:
+                ack = await self._until_closed(self._append_again(sender, place, batch, error))
             if ack.offset is not None and ack.offset >= 0:
                 self._read_by().acknowledged(place, ack.offset + len(entries))
             return ack
@@ -284,19 +292,30 @@ class KafkaLog:
             reason = told(error)
         raise AppendUnknown(topic=topic.value, partition=partition, reason=reason)
 
-    async def _append_again(self, sender: Sender, place: TopicPartition, batch: bytes) -> Ack:
-        """Append what is known not to be stored, until there is a leader, or the time is over."""
+    async def _append_again(
+        self, sender: Sender, place: TopicPartition, batch: bytes, first: errors.KafkaError
+    ) -> Ack:
+        """Append it until there is a leader, or the time is over.
+
+        Raises the error that leaves its fate open, if there was one, else the last.
+        """
         assert self._client is not None
         loop = asyncio.get_running_loop()
         deadline = loop.time() + APPEND_TIMEOUT_MS / 1000
+        in_doubt = first if isinstance(first, MOVED) else None
         while True:
             await self._client.force_metadata_update()
             await asyncio.sleep(RETRY_PAUSE_S)
             try:
                 return await sender.send(place, batch)
-            except NOT_STORED:
-                if loop.time() > deadline:
+            except errors.KafkaError as error:
+                if in_doubt is None and isinstance(error, MOVED):
+                    in_doubt = error
+                if isinstance(error, AGAIN) and loop.time() <= deadline:
+                    continue
+                if in_doubt is None or in_doubt is error:
                     raise
+                raise in_doubt from error
 
     def idle_when(self, is_idle: Callable[[], bool]) -> None:
         """Nothing here holds a loop up."""

@@ -39,9 +39,12 @@ NOT_STORED = (
     errors.LeaderNotAvailableError,
     errors.NodeNotReadyError,
     errors.NotEnoughReplicasError,
-    errors.NotLeaderForPartitionError,
-    errors.UnknownTopicOrPartitionError,
 )
+MOVED = (errors.NotLeaderForPartitionError, errors.UnknownTopicOrPartitionError)
+"""Said by a broker that does not lead the partition. If it did when the batch came, it has stored
+it, and so may the next leader have (Kafka, DelayedProduce: cases A and B). It is sent again all the
+same, for most have not, and every reader skips a copy; but it is not known not to be stored."""
+AGAIN = (*NOT_STORED, *MOVED)
 REFUSED = (
     errors.ClusterAuthorizationFailedError,
     errors.InvalidTopicError,
@@ -63,11 +66,11 @@ class Waiting(NamedTuple):
 
 
 class Sender:
-    """Sends batches of one handle: acks=all, no idempotence, and never the same one twice.
+    """Sends batches of one handle: acks=all, no idempotence, and each once.
 
     An idempotent producer would add nothing but fatal states: the fold skips duplicates. Neither
-    is a batch sent again after an error that leaves its fate open: that would store it late, and
-    twice, where the caller has long begun a new claim.
+    is a batch sent again after no answer: that would store it late, and twice, where the caller
+    has long begun a new claim.
 
     Each broker has one request at a time; what is appended meanwhile goes with the next, one batch
     for each partition. A broker would take a second request of the connection no sooner.
@@ -82,8 +85,8 @@ class Sender:
     async def send(self, place: TopicPartition, batch: bytes) -> Ack:
         """Append `batch` and wait for its answer.
 
-        Raises the errors of `NOT_STORED` if it is certain that it was not stored, SenderClosed,
-        and any other error where nobody knows.
+        Raises the errors of `NOT_STORED` if it is certain that it was not stored, those of `MOVED`
+        if another broker has to be asked, SenderClosed, and any other error where nobody knows.
         """
         if self._closed:
             raise SenderClosed
@@ -145,16 +148,19 @@ def take(queue: deque[Waiting]) -> dict[TopicPartition, Waiting]:
     """The oldest batch of each partition, up to a request's size; none that nobody waits for."""
     together: dict[TopicPartition, Waiting] = {}
     left: list[Waiting] = []
+    passed: set[TopicPartition] = set()
     size = 0
     while queue and size < REQUEST_SIZE:
         waiting = queue.popleft()
         if waiting.answer.done():
             continue
-        if waiting.place in together or (together and size + len(waiting.batch) > REQUEST_SIZE):
+        place, size_with = waiting.place, size + len(waiting.batch)
+        if place in together or place in passed or (together and size_with > REQUEST_SIZE):
             left.append(waiting)
+            passed.add(place)  # no later batch of the partition overtakes it
             continue
-        together[waiting.place] = waiting
-        size += len(waiting.batch)
+        together[place] = waiting
+        size = size_with
     queue.extendleft(reversed(left))
     return together
 
@@ -185,7 +191,10 @@ def build_batch(entries: Sequence[Entry], size: int) -> bytes:
         # None would mean: full, and everything from here on is left out.
         assert added is not None, f"{len(entries)} entries do not fit into {size} bytes"
     batch = bytes(builder.build())
-    return compressed(batch) if len(batch) >= COMPRESS_FROM else batch
+    if len(batch) < COMPRESS_FROM:
+        return batch
+    # What does not compress becomes larger: then it may be more than the broker takes.
+    return min(compressed(batch), batch, key=len)
 
 
 def compressed(batch: bytes) -> bytes:

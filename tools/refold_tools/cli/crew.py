@@ -15,8 +15,10 @@ AGAIN_MIN_S, AGAIN_MAX_S = 1.0, 30.0
 """The wait before a dead process is started again: doubled each time it has not lived long."""
 LIVED_S = 60.0
 """Who has lived so long is started again as after its first death."""
-REFUSED = frozenset({2, 3, 4})
+REFUSED = frozenset({2, 3})
 """Exit codes of a worker that has said why it must not serve: all others would say the same."""
+UNREACHABLE = 4
+"""It reaches no log or registry. Those that serve wait for these; a new one cannot begin."""
 
 
 class Place:
@@ -72,7 +74,8 @@ class Crew:
             return
         place.process = None
         said = f"process {place.number} of {self.count} has ended: {_ended(code)}"
-        if code in REFUSED:
+        others_live = any(one.process and one.process.poll() is None for one in self.places)
+        if code in REFUSED or (code == UNREACHABLE and not others_live):
             self.codes.append(code)
             self.tell(f"{said}; it has said why it must not serve, so all of them end")
             return

@@ -52,8 +52,8 @@ async def _create(given: str | None, *, as_json: bool) -> int:
 
     log = open_log(log_url(given))
     made = await log.open(create=True)
-    await make_ready(log.url)
     try:
+        await make_ready(log.url)
         topics = await _topics(log)
         if as_json:
             print_json({"log": log.url, "made": made, **_said_of(log, topics)})
