@@ -59,6 +59,8 @@ class Tail:
         self._queue: deque[Decision] = deque()
         self._sent: Sequence[Entry] = ()
         """The batch in flight: of this claim nothing else can come to count."""
+        self._copied_at = -1
+        """Where a stored copy of it begins that stands before it, and counts instead of it."""
         self._flight: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()
         self._idle.set()
@@ -143,7 +145,8 @@ class Tail:
         if offset > before.offset_next:
             await self._read_gap(offset)
             before = self.position
-        self._sent = ()
+        self._sent, copied_at = (), self._copied_at
+        self._copied_at = -1
         last = batch[-1]
         if before.n_next <= last.n_last:
             self.position = Position(
@@ -165,6 +168,7 @@ class Tail:
                 last_claim_id=self.claim_id,
                 last_n=last.n_last,
             )
+            offset = copied_at if copied_at >= 0 else offset  # where every reader sees its events
         for decision in batch:
             self.queued_bytes -= decision.size
             decision.acked(offset)
@@ -259,6 +263,8 @@ class Tail:
             ):
                 told = "a record of this claim stands in the log that its owner did not write"
                 raise ClaimUnknown(self.partition, told)
+            if verdict is Verdict.COUNTS and self._copied_at < 0:
+                self._copied_at = record.offset
             if verdict is Verdict.REPORT:
                 try:
                     self._on_report(record)
