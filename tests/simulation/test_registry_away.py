@@ -320,6 +320,22 @@ def test_a_worker_writes_under_the_registrys_ids_and_starts_without_it_in_no_cas
     assert 500 in ids
 
 
+def test_a_worker_that_can_read_no_claim_ends_and_holds_nothing(lab: Lab, place: Place) -> None:
+    """It would keep its share of the partitions from those who can."""
+    before = lab.worker(shop(), name="before", codec=Codec(FileRegistry()))
+    assert lab.run(30, until=lambda: bool(lab.broker.records(Topic.EVENTS, 0)))
+    before.kill()
+    under = lab.worker(shop(), name="under")
+    lab.start("order", run_id="run-2")
+    assert lab.run(30, until=lambda: lab.ended("run-2"))
+    under.kill()
+    without = lab.worker(shop(), name="without", codec=Codec(FileRegistry()))
+    lab.run(30)
+    failure = lab.failures[without.name]
+    assert isinstance(failure, SchemaUnavailable)
+    assert "set REFOLD_REGISTRY_URL" in failure.next
+
+
 def test_a_registry_that_goes_away_is_said_once_and_no_run_waits_for_it(
     lab: Lab, place: Place
 ) -> None:

@@ -30,6 +30,7 @@ from refold_schemas.errors import (
     PartitionsRaised,
     RefoldError,
     SchemaChanged,
+    SchemaUnavailable,
 )
 
 THREADS_MAX = 32
@@ -283,7 +284,10 @@ class Worker:
             return None
         except (ClaimEnded, RefoldError) as error:
             self._trouble(f"partition {partition}", error, f"partition {partition} is not claimed")
-            if isinstance(error, ClaimEnded) and not error.again:
+            if (isinstance(error, ClaimEnded) and not error.again) or (
+                # No registry is set, or it is another one: it would hold what it cannot serve.
+                isinstance(error, SchemaUnavailable) and not error.mends
+            ):
                 self._fail(error)
             return None
         self._counts["claims"] += 1

@@ -351,6 +351,7 @@ class _Performance:
         await worker.kill()
         at = datetime.now(self.director.timeline.zone)
         await self.outside.no_faults()
+        await self._until_missed()
         seen = await self._boundary()
         said = self._sentence(seen)
         self.say(
@@ -378,6 +379,14 @@ class _Performance:
             }
         )
         return seen
+
+    async def _until_missed(self) -> None:
+        """Until the log knows that the worker is gone; on Kafka that takes as long as a session."""
+        end = asyncio.get_running_loop().time() + STUCK_AFTER_S
+        while await self.client.owner_lives(self._partition) is not False:
+            if asyncio.get_running_loop().time() > end:
+                raise self.director.stopped("the log still takes the killed worker for alive")
+            await asyncio.sleep(LOOK_S)
 
     async def _be_asked(self, seen: Boundary) -> None:
         """Play the person: read the far system's own ledger, and say what it shows."""
