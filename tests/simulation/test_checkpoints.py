@@ -298,6 +298,7 @@ def test_a_run_whose_snapshot_fits_no_batch_has_one_in_parts() -> None:
     assert len(stage.standing()) == 3  # values of a run that ended are in the log
 
 
+@pytest.mark.untraced
 def test_fifty_thousand_steps_are_written_in_turns_and_taken_over() -> None:
     stage = Stage()
     stage.start("long")
@@ -426,6 +427,7 @@ OPERATIONS = st.lists(
 )
 
 
+@pytest.mark.untraced
 @settings(max_examples=200, deadline=None)
 @given(OPERATIONS)
 def test_whatever_fails_and_whoever_takes_over_equals_the_whole_fold(

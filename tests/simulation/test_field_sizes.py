@@ -187,6 +187,7 @@ def busy() -> App:
     return app
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("limit", ["events", "bytes"])
 def test_a_run_at_its_limit_can_be_shown_exported_and_ended_f26(limit: str) -> None:
     settings = (

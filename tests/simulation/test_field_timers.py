@@ -76,6 +76,7 @@ class Slow(Faults):
         return AppendFault((200,), answer_at_ms=200)
 
 
+@pytest.mark.untraced
 def test_twenty_thousand_timers_of_one_second_fire_once_each_f27() -> None:
     lab = Lab(settings=WorkerSettings(tail_check_ms=1_000, batch_bytes=128 * 1024))
     faults = lab.broker.faults = Slow()

@@ -18,6 +18,8 @@ from refold_schemas.events import Event, StepCompleted, StepFailed, StepIntended
 from support.stage import BeforeRecordOf, Played, Stage
 from world import World
 
+pytestmark = pytest.mark.untraced
+
 ROOT = Path(__file__).parents[2]
 OWN = ROOT / "examples" / "recorded_agent" / "conversations.jsonl"
 OUTSIDE = ROOT / Path(os.environ.get("REFOLD_OUTSIDE_DATA", "../shared/data"))

@@ -13,6 +13,8 @@ import pytest
 from refold.testing.sim_faults import FAULT_KINDS, PROFILES
 from refold.testing.simulate import run_seed
 
+pytestmark = pytest.mark.untraced
+
 SEEDS = range(240)
 CHUNK = 10
 

@@ -16,6 +16,8 @@ from model.sums import Sum, sums
 from model.transitions import Protocol
 from model.words import result_words
 
+pytestmark = pytest.mark.untraced
+
 QUICK = [case for case in CASES if case.is_quick]
 
 

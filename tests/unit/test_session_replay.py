@@ -163,6 +163,7 @@ def told(asks: list[Any]) -> list[Any]:
     return kept
 
 
+@pytest.mark.untraced
 @settings(max_examples=150, deadline=None)
 @given(plans, st.data())
 def test_every_prefix_of_the_record_leads_to_the_same_end(plan: list[Any], data: Any) -> None:
