@@ -270,12 +270,16 @@ def test_an_old_snapshot_that_is_stored_late_changes_nothing(archive: Archive) -
     archive.check()
 
 
-@pytest.mark.parametrize("value", [JUNK, None], ids=["unreadable", "deleted"])
+@pytest.mark.parametrize(
+    ("value", "position"),
+    [(JUNK, True), (None, False), (None, True)],
+    ids=["unreadable", "deleted", "deleted, and a position stands"],
+)
 def test_a_run_of_which_nothing_is_left_stops_the_takeover(
-    trimmed: Archive, value: bytes | None
+    trimmed: Archive, value: bytes | None, position: bool
 ) -> None:
     """F23: with a clear word, at once, and not a claim is written."""
-    if value is None:
+    if not position:
         trimmed.damage(is_position, None)
     trimmed.damage(lambda key: key.startswith("r-1/"), value)
     with pytest.raises(EventsGone) as gone:
