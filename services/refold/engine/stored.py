@@ -69,6 +69,8 @@ class Kept:
         self.checkpoints: list[bytes] = []
         self.large: dict[str, Large] = {}
         """Of the runs whose latest snapshot is large."""
+        self.offset_next = 0
+        """Behind the last record that was read or written."""
         self._count = 0
         self._labels: dict[str, tuple[str, ...]] = {}
 
@@ -86,6 +88,10 @@ class Kept:
                 self.snapshots[run_id] = left
             else:
                 del self.snapshots[run_id]
+
+    def all_gone(self) -> None:
+        """Nothing stands any more."""
+        self.snapshots, self.checkpoints, self.large = {}, [], {}
 
     def label(self, claim_id: bytes) -> str:
         """The end of the keys of the next checkpoint of this claim."""
@@ -246,6 +252,7 @@ async def read_stored(
                     stored.add(run_id, label, key or b"", value)
                 except SchemaUnavailable as unknown:
                     await _learn_and_add(stored, unknown, codec, run_id, label, key or b"", value)
+        stored.kept.offset_next = records[-1].offset + 1
         read += len(records)
         if read >= RUNS_AT_ONCE:
             read = 0
