@@ -129,6 +129,16 @@ def test_without_a_checkpoint_nothing_goes(archive: Archive) -> None:
     archive.check()
 
 
+@pytest.mark.parametrize("key", [b"junk/1", b"\xff\xfe/1", b"r-1/x", b"junk", b"a/b/c"])
+def test_what_somebody_else_wrote_into_the_snapshots_keeps_nothing(
+    archive: Archive, key: bytes
+) -> None:
+    archive.runs("r-1", "r-2")
+    archive.lab.broker.put(Topic.SNAPSHOTS, 0, [Entry(key, b"rubbish")])
+    assert the_report(archive.archive()).run_count == 2
+    archive.check()
+
+
 def test_a_file_is_made_of_every_so_many_records(
     archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ log has to confirm it.
 """
 
 import asyncio
+import re
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -27,6 +28,10 @@ LARGE_BYTES = 64 * 1024
 """From this size on a snapshot is not written again at each checkpoint."""
 PART_BYTES = 512 * 1024
 """A larger snapshot is cut into parts: no run is too large to have one."""
+
+
+OWN_LABEL = re.compile(r"[0-9a-f]{32}\.[0-9]+(\.[0-9]+)?")
+"""The end of a snapshot's key: claim id, number, and of one that is cut the part."""
 
 
 class Large(NamedTuple):
@@ -178,9 +183,13 @@ class Stored:
             self.kept.stands(run_id, label)
 
     def cannot_read(self, run_id: str, label: str, key: bytes) -> None:
-        """Note a record that nobody can read: it stands, and may have been needed."""
+        """Note a record that nobody can read: it stands, and may have been needed.
+
+        Not so where its key is none that an owner writes: somebody else's is of no run.
+        """
         if run_id:
-            self.unreadable.add(key)
+            if OWN_LABEL.fullmatch(label):
+                self.unreadable.add(key)
             self.kept.stands(run_id, label)
             self._replaced(run_id, label)
         elif label.startswith(ARCHIVED):
