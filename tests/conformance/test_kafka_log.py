@@ -5,6 +5,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -462,6 +463,39 @@ def test_a_blocked_loop_keeps_its_partitions(make: MakeKafkaLog) -> None:
         await log.close()
 
     asyncio.run(main())
+
+
+def test_who_was_frozen_has_nothing_until_the_group_says_so(make: MakeKafkaLog) -> None:
+    """It has given the partitions to others meanwhile, and the one that wakes knows nothing yet."""
+
+    async def main() -> None:
+        make.partitions = 1
+        log = make()
+        await log.open(create=True)
+        while not (await log.suggest("frozen")).partitions:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        owners = log._owners
+        assert owners is not None
+        member, woke = owners._members["frozen"], asyncio.Event()
+        loop, seen = asyncio.get_running_loop(), list[object]()
+
+        def freeze() -> None:
+            time.sleep(2 * make.session_ms / 1000)
+            seen.extend((member.partitions, member.failure))
+            loop.call_soon_threadsafe(woke.set)
+
+        owners._loop.call_soon_threadsafe(freeze)
+        await woke.wait()
+        partitions, failure = seen
+        assert (partitions, type(failure)) == (frozenset(), TimeoutError)
+        found: frozenset[int] = frozenset()
+        while not found:
+            with suppress(LogUnavailable):
+                found = (await log.suggest("frozen")).partitions
+            await asyncio.sleep(0.02)
+        await log.close()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 def test_positions_are_never_committed_to_the_group(make: MakeKafkaLog, admin: AdminClient) -> None:

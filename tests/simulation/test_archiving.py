@@ -129,6 +129,16 @@ def test_without_a_checkpoint_nothing_goes(archive: Archive) -> None:
     archive.check()
 
 
+@pytest.mark.parametrize("key", [b"junk/1", b"\xff\xfe/1", b"r-1/x", b"junk", b"a/b/c"])
+def test_what_somebody_else_wrote_into_the_snapshots_keeps_nothing(
+    archive: Archive, key: bytes
+) -> None:
+    archive.runs("r-1", "r-2")
+    archive.lab.broker.put(Topic.SNAPSHOTS, 0, [Entry(key, b"rubbish")])
+    assert the_report(archive.archive()).run_count == 2
+    archive.check()
+
+
 def test_a_file_is_made_of_every_so_many_records(
     archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,12 +280,16 @@ def test_an_old_snapshot_that_is_stored_late_changes_nothing(archive: Archive) -
     archive.check()
 
 
-@pytest.mark.parametrize("value", [JUNK, None], ids=["unreadable", "deleted"])
+@pytest.mark.parametrize(
+    ("value", "position"),
+    [(JUNK, True), (None, False), (None, True)],
+    ids=["unreadable", "deleted", "deleted, and a position stands"],
+)
 def test_a_run_of_which_nothing_is_left_stops_the_takeover(
-    trimmed: Archive, value: bytes | None
+    trimmed: Archive, value: bytes | None, position: bool
 ) -> None:
     """F23: with a clear word, at once, and not a claim is written."""
-    if value is None:
+    if not position:
         trimmed.damage(is_position, None)
     trimmed.damage(lambda key: key.startswith("r-1/"), value)
     with pytest.raises(EventsGone) as gone:

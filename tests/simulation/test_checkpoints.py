@@ -138,13 +138,16 @@ class Stage:
         )
         through(self.keeper.delete(old))
 
-    async def _append(self, entries: list[Entry]) -> None:
+    async def _append(self, entries: list[Entry]) -> int:
         stored = self.fail_at.pop(len(self.appends), None)
         self.appends.append(entries)
+        offset: int | None = None
         if stored is not False:
-            await self.log.append(Topic.SNAPSHOTS, 0, entries)
+            offset = (await self.log.append(Topic.SNAPSHOTS, 0, entries)).offset
         if stored is not None:
             raise OutOfDisk
+        assert offset is not None
+        return offset
 
     def _put(self, key: bytes | None, event: Any, kind: int) -> None:
         header = RecordHeader(kind, self.claim_id, self.epoch, self.n, 0, 0)
@@ -250,6 +253,26 @@ def test_a_snapshot_that_nobody_can_read_is_not_passed_over() -> None:
     stage.checkpoint()
     assert stage.check() == 4
     assert key not in stage.standing()
+
+
+def test_snapshots_that_were_deleted_under_a_living_owner_are_written_anew() -> None:
+    """A position beside the snapshots of what changed since would say that nothing else was."""
+    stage = Stage()
+    for number in range(3):
+        stage.start(f"run-{number}")
+    stage.checkpoint()
+    stage.broker.cut(Topic.SNAPSHOTS, 0, 0)  # as a topic that was deleted and made again
+    stage.event("run-1", RunCompleted(encode_value(2)))
+    stage.checkpoint()
+    assert stage.check() == 5
+    assert {key.partition(b"/")[0] for key in stage.standing()} == {
+        b"run-0",
+        b"run-1",
+        b"run-2",
+        b"",
+    }
+    stage.checkpoint()
+    assert len(stage.appends) == 2  # a position, and the old one deleted: nothing is written twice
 
 
 def test_marks_far_apart_are_looked_up_without_reading_what_lies_between() -> None:

@@ -14,8 +14,10 @@ from refold.worker import CallOverdue, WorkerSettings
 from refold.worker.overdue import EXIT_OVERDUE
 from refold.worker.worker import HAND_OVER_MS
 from refold_projections.fold import PartitionFold
+from refold_schemas.codec import KIND_CLAIM, RecordHeader
 from refold_schemas.commands import StartRun
-from refold_schemas.events import PartitionReleased, StepIntended
+from refold_schemas.errors import LogUnavailable
+from refold_schemas.events import PartitionClaimed, PartitionReleased, StepIntended
 from refold_schemas.values import encode_value
 from support.lab import Lab
 
@@ -104,6 +106,50 @@ def test_a_stop_awaits_a_hand_over_that_had_begun_before() -> None:
     lab.run(5)
     assert released(lab, 1)
     assert owner.ended
+
+
+class ToAll(Faults):
+    """The group gives the partition to everybody who asks, or cannot be asked."""
+
+    away = False
+
+    def on_suggest(self, handle: str, owner: str, partitions: frozenset[int]) -> frozenset[int]:
+        if self.away:
+            raise LogUnavailable("memory://lab", "the group of owners cannot be asked")
+        return frozenset({0})
+
+
+def claims(lab: Lab) -> int:
+    headers = [RecordHeader.read(r.header) for r in lab.broker.records(Topic.EVENTS, 0)]
+    return sum(header is not None and header.kind == KIND_CLAIM for header in headers)
+
+
+def test_who_lost_its_claim_does_not_claim_before_the_group_can_be_asked() -> None:
+    lab, faults = Lab(), ToAll()
+    lab.broker.faults = faults
+    lab.worker(Mail(takes_s=1.0).app, name="first")
+    assert lab.run(5, until=lambda: claims(lab) == 1)
+    faults.away = True
+    taken = PartitionClaimed(
+        "another", "elsewhere", "mail", "0", (), lab.broker.facts.topic_ids, 1, 1
+    )
+    header = RecordHeader(KIND_CLAIM, bytes(15) + b"x", 2, 0, lab.now_ms(), 0)
+    lab.broker.put(Topic.EVENTS, 0, [Entry(None, lab.codec.encode(taken), header.pack())])
+    assert lab.run(5, until=lambda: any("superseded" in event.text for event in lab.told))
+    lab.run(10)
+    assert claims(lab) == 2
+    faults.away = False
+    assert lab.run(5, until=lambda: claims(lab) == 3)
+
+
+def test_owners_that_fence_each_other_do_it_ever_more_slowly() -> None:
+    """Each such claim looks like a process that died: runs would be parked for it (R019)."""
+    lab = Lab()
+    lab.broker.faults = ToAll()
+    for name in ("first", "second"):
+        lab.worker(Mail(takes_s=1.0).app, name=name)
+    lab.run(10)
+    assert claims(lab) < 40
 
 
 class Mute(Faults):

@@ -13,6 +13,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -375,3 +376,23 @@ def letters(shop: Shop) -> dict[tuple[int, int], Any]:
     finally:
         consumer.close()
     return found
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_a_producer_may_compress_as_it_likes(shop: Shop, codec: str) -> None:
+    """One batch that a worker cannot unpack would keep every later command of its partition."""
+    packing = Producer({"bootstrap.servers": shop.broker.server, "compression.type": codec})
+    command = replace(start(f"packed-{codec}"), by="them " * 100)
+    shop.send(command, producer=packing, partition=partition_for(command.run_id, PARTITIONS))
+    until(lambda: shop.status(command.run_id) == "completed", "taken")
+
+
+def test_a_command_of_an_aborted_transaction_counts_as_docs_commands_says(shop: Shop) -> None:
+    """Who waited for the end of a transaction could be kept waiting by anybody."""
+    name = uuid.uuid4().hex
+    asking = Producer({"bootstrap.servers": shop.broker.server, "transactional.id": name})
+    asking.init_transactions(60)
+    asking.begin_transaction()
+    shop.send(start("aborted"), producer=asking, partition=partition_for("aborted", PARTITIONS))
+    asking.abort_transaction(60)
+    until(lambda: shop.status("aborted") == "completed", "taken")

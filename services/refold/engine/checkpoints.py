@@ -110,7 +110,7 @@ class _Restoring:
                     checkpoint
                 ):
                     restored, refused = await self._restore(base_of(checkpoint))
-                    if not refused:
+                    if not refused and not self._missing(restored, set()):
                         return restored
                     break
         if self._start == 0:
@@ -130,15 +130,24 @@ class _Restoring:
         stored = self._stored
         unreadable = {self._run_of(key) for key in stored.unreadable}
         base = await base_behind(stored.archives, self._codec, self._start)
-        needed = stored.archives.runs_before(self._start)
-        if base is None or needed is None:
+        if base is None or stored.archives.runs_before(self._start) is None:
             raise self._gone(unreadable | self._unended())
         restored, _ = await self._restore(base)
-        known = restored.fold.marks.keys() - unreadable  # an older snapshot may lack what is gone
-        missing = {r for r in needed if r not in known and (self._keep is None or self._keep(r))}
+        missing = self._missing(restored, unreadable)
         if missing:
             raise self._gone(missing)
         return restored
+
+    def _missing(self, restored: Restored, unreadable: set[str]) -> set[str]:
+        """The runs of which the log holds records no more, and `ns.snapshots` nothing either.
+
+        Where a record about a file cannot be read nobody knows which they are: none are named.
+        """
+        if self._start == 0:
+            return set()
+        needed = self._stored.archives.runs_before(self._start) or set()
+        known = restored.fold.marks.keys() - unreadable  # an older snapshot may lack what is gone
+        return {r for r in needed if r not in known and (self._keep is None or self._keep(r))}
 
     def _gone(self, concerned: set[str]) -> RefoldError:
         """What to stop with: events are gone, or what stands in for them is in unknown schemas."""

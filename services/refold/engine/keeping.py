@@ -11,9 +11,10 @@ from typing import NamedTuple
 from refold.engine.bases import Base, checkpoint_of
 from refold.engine.books import Books
 from refold.engine.stored import LARGE_BYTES, PART_BYTES, Kept, Large, entries_of
-from refold.log.port import Entry
+from refold.log.port import Entry, Topic
 from refold_projections.fold import Mark, RunState, snapshot_pieces
 from refold_schemas.codec import Codec
+from refold_schemas.errors import AppendUnknown
 
 BATCH_BYTES = 512 * 1024
 GROWTH = 0.5
@@ -27,7 +28,11 @@ TOMBSTONES_MAX = 1_000
 ROOM_BYTES = 2 * 1024
 """More than key, frame and names of a part take in its batch."""
 
-Append = Callable[[list[Entry]], Awaitable[None]]
+Append = Callable[[list[Entry]], Awaitable[int]]
+
+
+class SnapshotsGone(AppendUnknown):
+    """What was appended stands before what stood already: the topic was deleted, or cut."""
 
 
 class _Unsaved(NamedTuple):
@@ -40,7 +45,7 @@ class _Unsaved(NamedTuple):
 
 
 class Keeper:
-    """Snapshots and checkpoints of one claim. `append` stores a batch or raises.
+    """Snapshots and checkpoints of one claim. `append` stores a batch and says where, or raises.
 
     What holds at any time, and makes every written position a true one: all records of a run
     before `_holds[run_id]`, of a run without a hold all before `_covered`, are in a snapshot of it
@@ -59,7 +64,7 @@ class Keeper:
         batch_size_max: int,
     ) -> None:
         self._books, self._codec, self._partition = books, codec, partition
-        self._kept, self._append = kept, append
+        self._kept, self._append_to_log = kept, append
         self._covered = base
         self._holds: dict[str, Base] = {}
         self._part_bytes = max(1, min(PART_BYTES, batch_size_max - ROOM_BYTES))
@@ -74,35 +79,56 @@ class Keeper:
         then everything is tried again next time.
         """
         async with self._lock:
-            base = now()
-            unsaved, holds = self._take(base, whole=whole)
-            dirty, self._books.dirty = self._books.dirty, {}
-            label = self._kept.label(self._books.claim_id)
-            tried: list[tuple[str, int]] = []
-            large: dict[str, Large] = {}
             try:
-                await self._write(unsaved, label, tried, large)
-                start = min((base, *holds.values()), key=lambda b: b.position.offset_next)
-                # What has left since then has left: a position that is held back says so too.
-                sent = start.orders._replace(published_to=base.orders.published_to)
-                start = start._replace(orders=sent)
-                record = self._codec.encode(checkpoint_of(self._partition, start))
-                await self._append([Entry(f"/{label}".encode(), record)])
-            except BaseException:
-                self._books.dirty = {**dirty, **self._books.dirty}
-                self._kept.failed((run_id for run_id, _ in tried), label)
-                raise
-            self._covered, self._holds = base, holds
-            self._books.dirty = {**dict.fromkeys(holds), **self._books.dirty}
-            for run_id, _ in tried:
-                self._kept.large.pop(run_id, None)
-            self._kept.large.update(large)
-            return self._kept.replaced(tried, label)
+                return await self._checkpoint(now, whole=whole)
+            except SnapshotsGone:  # a position alone would say that the other runs never were
+                return await self._checkpoint(now, whole=whole)
+
+    async def _checkpoint(self, now: Callable[[], Base], *, whole: bool) -> list[bytes]:
+        base = now()
+        unsaved, holds = self._take(base, whole=whole)
+        dirty, self._books.dirty = self._books.dirty, {}
+        label = self._kept.label(self._books.claim_id)
+        tried: list[tuple[str, int]] = []
+        large: dict[str, Large] = {}
+        try:
+            await self._write(unsaved, label, tried, large)
+            start = min((base, *holds.values()), key=lambda b: b.position.offset_next)
+            # What has left since then has left: a position that is held back says so too.
+            sent = start.orders._replace(published_to=base.orders.published_to)
+            start = start._replace(orders=sent)
+            record = self._codec.encode(checkpoint_of(self._partition, start))
+            await self._append([Entry(f"/{label}".encode(), record)])
+        except BaseException:
+            self._books.dirty = {**dirty, **self._books.dirty}
+            self._kept.failed((run_id for run_id, _ in tried), label)
+            raise
+        self._covered, self._holds = base, holds
+        self._books.dirty = {**dict.fromkeys(holds), **self._books.dirty}
+        for run_id, _ in tried:
+            self._kept.large.pop(run_id, None)
+        self._kept.large.update(large)
+        return self._kept.replaced(tried, label)
 
     async def delete(self, keys: list[bytes]) -> None:
         """Delete keys that are not needed any more. Raises what `append` raises."""
         for at in range(0, len(keys), TOMBSTONES_MAX):
             await self._append([Entry(key, None) for key in keys[at : at + TOMBSTONES_MAX]])
+
+    async def _append(self, entries: list[Entry]) -> None:
+        """Append, and see that what stood before still stands. Raises SnapshotsGone."""
+        before = self._kept.offset_next
+        offset = await self._append_to_log(entries)
+        if offset >= before:
+            self._kept.offset_next = max(self._kept.offset_next, offset + len(entries))
+            return
+        self._kept.offset_next = offset + len(entries)
+        # Deleted, and made anew: no run has a snapshot any more, this owner alone knows them.
+        self._books.dirty = dict.fromkeys(self._books.states)
+        self._holds = {}
+        self._kept.all_gone()
+        told = f"it was acknowledged at offset {offset}, below {before}: what stood there is gone"
+        raise SnapshotsGone(topic=Topic.SNAPSHOTS.value, partition=self._partition, reason=told)
 
     def _take(self, base: Base, *, whole: bool) -> tuple[list[_Unsaved], dict[str, Base]]:
         """The durable states to be written, as they are now (they do not change any more), and

@@ -5,6 +5,7 @@ log has to confirm it.
 """
 
 import asyncio
+import re
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -27,6 +28,10 @@ LARGE_BYTES = 64 * 1024
 """From this size on a snapshot is not written again at each checkpoint."""
 PART_BYTES = 512 * 1024
 """A larger snapshot is cut into parts: no run is too large to have one."""
+
+
+OWN_LABEL = re.compile(r"[0-9a-f]{32}\.[0-9]+(\.[0-9]+)?")
+"""The end of a snapshot's key: claim id, number, and of one that is cut the part."""
 
 
 class Large(NamedTuple):
@@ -69,6 +74,8 @@ class Kept:
         self.checkpoints: list[bytes] = []
         self.large: dict[str, Large] = {}
         """Of the runs whose latest snapshot is large."""
+        self.offset_next = 0
+        """Behind the last record that was read or written."""
         self._count = 0
         self._labels: dict[str, tuple[str, ...]] = {}
 
@@ -86,6 +93,10 @@ class Kept:
                 self.snapshots[run_id] = left
             else:
                 del self.snapshots[run_id]
+
+    def all_gone(self) -> None:
+        """Nothing stands any more."""
+        self.snapshots, self.checkpoints, self.large = {}, [], {}
 
     def label(self, claim_id: bytes) -> str:
         """The end of the keys of the next checkpoint of this claim."""
@@ -172,9 +183,13 @@ class Stored:
             self.kept.stands(run_id, label)
 
     def cannot_read(self, run_id: str, label: str, key: bytes) -> None:
-        """Note a record that nobody can read: it stands, and may have been needed."""
+        """Note a record that nobody can read: it stands, and may have been needed.
+
+        Not so where its key is none that an owner writes: somebody else's is of no run.
+        """
         if run_id:
-            self.unreadable.add(key)
+            if OWN_LABEL.fullmatch(label):
+                self.unreadable.add(key)
             self.kept.stands(run_id, label)
             self._replaced(run_id, label)
         elif label.startswith(ARCHIVED):
@@ -246,6 +261,7 @@ async def read_stored(
                     stored.add(run_id, label, key or b"", value)
                 except SchemaUnavailable as unknown:
                     await _learn_and_add(stored, unknown, codec, run_id, label, key or b"", value)
+        stored.kept.offset_next = records[-1].offset + 1
         read += len(records)
         if read >= RUNS_AT_ONCE:
             read = 0

@@ -102,6 +102,7 @@ class Member:
         self._held: frozenset[int] = frozenset()
         self._coming: dict[int, float] = {}
         self._heard = asyncio.get_running_loop().time()
+        self._joining = False
         # Heartbeats must not wait behind a JoinGroup, which the broker answers late.
         self._connection = (owner, "beats")
         self.joined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -111,6 +112,8 @@ class Member:
     @property
     def partitions(self) -> frozenset[int]:
         """What is suggested now. A rebalance alone changes nothing; a lost session takes all."""
+        if not self._joining:  # the group takes its time then, and knows that we are there
+            self._expire()
         now = asyncio.get_running_loop().time()
         for partition, from_time in list(self._coming.items()):
             if now >= from_time:
@@ -136,11 +139,13 @@ class Member:
     async def _run(self) -> None:
         while True:
             try:
+                self._joining = True
                 await self._join()
-                self.failure = None
+                self._joining, self.failure = False, None
                 self._first_answer()
                 await self._beat()
             except (errors.KafkaError, OSError, TimeoutError) as error:
+                self._joining = False
                 if asyncio.get_running_loop().time() - self._heard > OUTAGE_S:
                     self.failure = error
                 if isinstance(error, errors.UnknownMemberIdError):
@@ -156,10 +161,17 @@ class Member:
             self.joined.set_result(None)
 
     def _expire(self) -> None:
-        """The group has given our partitions away: it has not heard of us for too long."""
-        if asyncio.get_running_loop().time() - self._heard > self._session_ms / 1000:
+        """The group has given our partitions away: it has not heard of us for too long.
+
+        Whoever was frozen notices when it is asked, not once the group has told it so: else it
+        claims against the new owner meanwhile. Until it has joined again nobody can say more.
+        """
+        silent_s = asyncio.get_running_loop().time() - self._heard
+        if silent_s > self._session_ms / 1000:
             self._held = frozenset()
             self._coming.clear()
+            if self.failure is None:
+                self.failure = TimeoutError(f"not a word of it for {silent_s:.1f} s")
 
     async def _join(self) -> None:
         loop = asyncio.get_running_loop()

@@ -14,7 +14,7 @@ from refold.app.application import App
 from refold.engine.attempts import CANCEL_S
 from refold.engine.calls import Call
 from refold.engine.clock import Clock, SystemClock
-from refold.engine.ending import ClaimEnded, ClaimRefused
+from refold.engine.ending import ClaimEnded, ClaimFenced, ClaimRefused
 from refold.engine.owner import PartitionOwner, WorkerEvent
 from refold.engine.reporter import Reporter
 from refold.engine.settings import WorkerSettings
@@ -259,20 +259,23 @@ class Worker:
                         return
                     self._troubles.pop(f"partition {partition}", None)
                     lasted_ms = self.clock.boot_ms() - begun_ms
-                    if why.__cause__ is None or lasted_ms > DEFECT_WAIT_MAX_MS:
+                    if isinstance(why, ClaimFenced) and lasted_ms < wait_max_ms:
+                        pass  # against another owner: ever more slowly, until one has heard
+                    elif why.__cause__ is None or lasted_ms > DEFECT_WAIT_MAX_MS:
                         wait_ms = settings.reclaim_min_ms
                     else:
                         wait_max_ms = DEFECT_WAIT_MAX_MS
             # Jittered, so that two owners that fence each other do not keep step.
-            await self._pause(wait_ms * self._random.uniform(0.5, 1.5) / 1000)
-            wait_ms = min(wait_ms * 2, wait_max_ms)
-            if self._stopping.is_set():
-                return
-            try:
-                if partition not in (await self.log.suggest(self.name)).partitions:
+            suggested: frozenset[int] | None = None
+            while suggested is None:  # nobody claims what may be another's by now
+                await self._pause(wait_ms * self._random.uniform(0.5, 1.5) / 1000)
+                wait_ms = min(wait_ms * 2, wait_max_ms)
+                if self._stopping.is_set():
                     return
-            except RefoldError:
-                continue
+                with suppress(RefoldError):
+                    suggested = (await self.log.suggest(self.name)).partitions
+            if partition not in suggested:
+                return
 
     async def _serve(self, partition: int) -> ClaimEnded | None:
         """One claim from its beginning to its end; None where it could not be made."""
