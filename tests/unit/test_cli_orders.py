@@ -78,6 +78,11 @@ def undecodable(offset: int, data: bytes) -> CommandRejected:
     return CommandRejected("", "", offset, "undecodable", "it is no record", data[:1_024])
 
 
+def letter(raw: str, *, partition: int = 0, offset: int = 0, whole: bool = True) -> bytes:
+    said = {"partition": partition, "offset": offset, "raw": raw, "raw_whole": whole}
+    return json.dumps(said).encode()
+
+
 # ---- rejected
 
 
@@ -160,12 +165,36 @@ def test_the_whole_copy_of_a_dead_letter_is_taken_where_the_record_is_trimmed(
     error = answered(capsys, "commands", "republish", "0", "0", code=1)["error"]
     assert error["code"] == "R527"
     raw = base64.b64encode(CODEC.encode(start())).decode()
-    cut = json.dumps({"offset": 0, "raw": raw, "raw_whole": False}).encode()
-    whole = json.dumps({"offset": 0, "raw": raw, "raw_whole": True}).encode()
-    for letter in (b"no letter", cut, whole):
-        broker.put(Topic.DEAD_LETTERS, 0, [Entry(None, letter)])
+    other = letter(raw, partition=1)
+    for one in (b"no letter", b"[]", letter(raw, whole=False), other):
+        broker.put(Topic.DEAD_LETTERS, 0, [Entry(None, one)])
+    assert answered(capsys, "commands", "republish", "0", "0", code=1)["error"]["code"] == "R527"
+    broker.put(Topic.DEAD_LETTERS, 0, [Entry(None, letter(raw))])
     assert answered(capsys, "commands", "republish", "0", "0")["command_id"] == "c-start"
     assert CODEC.decode(broker.records(Topic.COMMANDS, 0)[0].value or b"") == start()
+
+
+def test_the_whole_copy_is_taken_where_the_rejection_is_archived(
+    broker: MemoryBroker, writer: Writer, capsys: Capture
+) -> None:
+    publish(broker, start())
+    publish(broker, start(run_id="r2"))
+    decided(writer, "r9", *started())
+    decided(writer, "r9", *started())
+    broker.put(Topic.DEAD_LETTERS, 0, [Entry(None, letter("", offset=1, whole=False))])
+    raw = base64.b64encode(CODEC.encode(start())).decode()
+    broker.put(Topic.DEAD_LETTERS, 0, [Entry(None, letter(raw))])
+    # The record is there still: it is taken from where it is.
+    assert answered(capsys, "commands", "republish", "0", "1")["run_id"] == "r2"
+    broker.trim(Topic.COMMANDS, 0, 2)
+    assert answered(capsys, "commands", "republish", "0", "0")["command_id"] == "c-start"
+    error = answered(capsys, "commands", "republish", "0", "1", code=1)["error"]
+    assert error["code"] == "R527"
+
+
+def test_a_partition_that_there_is_not_is_refused(writer: Writer, capsys: Capture) -> None:
+    error = answered(capsys, "commands", "republish", "99", "0", code=2)["error"]
+    assert "there is no partition 99: orders has 1" in error["message"]
 
 
 def test_the_bytes_that_the_rejection_kept_are_taken_where_they_are_all(

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from refold.client.orders import OrderRecord
     from refold_projections.fold import RunState
     from refold_schemas.commands import Command
+    from refold_schemas.errors.cli import CommandNotRejected
 
 commands = typer.Typer(
     help="List rejected commands, or publish one again.",
@@ -151,8 +152,8 @@ def republish(
         from refold.client.outbox import Outbox
         from refold_tools.cli.output import print_json, say
 
-        found = await _found(client, partition, offset)
-        command = await _readable(client, found, offset)
+        data = await _rejected_bytes(client, partition, offset)
+        command = await _readable(client, data, partition, offset)
         state = await client.find(command.run_id)
         problem = _problem(state, command)
         if problem is not None:
@@ -190,16 +191,38 @@ def republish(
     return ask(log, work)
 
 
-async def _found(client: "Client", partition: int, offset: int) -> "OrderRecord":
-    """The rejection of the command there. Raises CommandNotRejected, PartitionMissing."""
-    from refold.client.orders import rejected_at
+async def _rejected_bytes(client: "Client", partition: int, offset: int) -> bytes:
+    """The whole command there, which was rejected.
+
+    Raises CommandNotRejected, CommandGone, UsageRefused for a partition that there is not.
+    """
+    from refold.client.orders import letters_of, raw_of, rejected_at
+    from refold_schemas.errors.cli import CommandGone, UsageRefused
+    from refold_schemas.events import CommandRejected
+
+    log, count = client.log, client.log.facts.partition_count
+    if partition >= count:
+        raise UsageRefused(
+            f"there is no partition {partition}: {log.facts.namespace} has {count}, from 0 on",
+            "refold commands republish",
+        )
+    found = await rejected_at(log, client.codec, partition, offset)
+    event = None if found is None else found.event
+    if event is None and not await letters_of(log, partition, offset):
+        raise await _not_rejected(client, partition, offset)
+    assert event is None or isinstance(event, CommandRejected)
+    data = await raw_of(log, partition, offset, event)
+    if data is None:
+        raise CommandGone(partition, offset)
+    return data
+
+
+async def _not_rejected(client: "Client", partition: int, offset: int) -> "CommandNotRejected":
+    from refold.client.orders import decided_before
     from refold.log import Topic
     from refold_schemas.errors.cli import CommandNotRejected
 
     start, end = await client.log.bounds(Topic.COMMANDS, partition)
-    found = await rejected_at(client.log, client.codec, partition, offset)
-    if found is not None:
-        return found
     fold = await client.fold_of(partition)
     if offset >= end:
         known = f"the partition's commands end at {end}"
@@ -207,24 +230,22 @@ async def _found(client: "Client", partition: int, offset: int) -> "OrderRecord"
         known = "it is parked, and is decided once its schema is known"
     elif offset >= fold.position.command_next:
         known = "it is not decided yet"
+    elif offset < await decided_before(client.log, client.codec, partition):
+        known = "it was applied, or its rejection is archived and there is no dead letter of it"
     elif offset < start:
         known = "whatever stood there is not kept any more, nor is a rejection of it"
     else:
         known = "it was applied"
-    raise CommandNotRejected(partition, offset, known)
+    return CommandNotRejected(partition, offset, known)
 
 
-async def _readable(client: "Client", found: "OrderRecord", offset: int) -> "Command":
-    """The command itself. Raises CommandGone, CommandHopeless, SchemaUnavailable."""
-    from refold.client.orders import raw_of
+async def _readable(client: "Client", data: bytes, partition: int, offset: int) -> "Command":
+    """The command itself. Raises CommandHopeless, SchemaUnavailable."""
     from refold_schemas.commands import CancelRun, ResolveStep, RetryRun, StartRun
     from refold_schemas.errors import BadRunId, SchemaUnavailable, UndecodableRecord
-    from refold_schemas.errors.cli import CommandGone, CommandHopeless
+    from refold_schemas.errors.cli import CommandHopeless
     from refold_schemas.values import check_run_id
 
-    data = await raw_of(client.log, found)
-    if data is None:
-        raise CommandGone(found.partition, offset)
     try:
         try:
             command = client.codec.decode(data)
@@ -235,7 +256,7 @@ async def _readable(client: "Client", found: "OrderRecord", offset: int) -> "Com
             raise UndecodableRecord(f"{type(command).__name__} is no command")
         check_run_id(command.run_id)
     except (UndecodableRecord, BadRunId) as error:
-        raise CommandHopeless(found.partition, offset, error.message) from error
+        raise CommandHopeless(partition, offset, error.message) from error
     return command
 
 
