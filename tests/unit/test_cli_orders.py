@@ -15,6 +15,7 @@ from refold_schemas.events import (
     CommandParked,
     CommandRejected,
     Event,
+    PartitionReleased,
     RunCompleted,
 )
 from refold_schemas.values import encode_value
@@ -279,6 +280,31 @@ def test_history_and_doctor_tell_of_parked_and_forwarded_commands(capsys: Captur
     assert "1 command(s) are parked since 2026-08-01 12:00:02 UTC" in said
     assert "1 were found on another partition" in said
     assert "1 dead letter(s)" in said
+
+
+def test_doctor_counts_the_rejections_that_are_listed(
+    broker: MemoryBroker, writer: Writer, capsys: Capture
+) -> None:
+    """Those that count, without those that lost nothing."""
+
+    def said() -> list[str]:
+        findings = answered(capsys, "doctor")["findings"]
+        return [one["said"] for one in findings if "rejected" in one["said"]]
+
+    for offset, reason in enumerate(("duplicate", "run_exists")):
+        decided(writer, "r1", refused(offset, reason))
+    assert said() == []
+    decided(writer, "r1", refused(2, "unknown_run"))
+    assert said() == ["1 command was rejected (in what the log still holds): 1 unknown_run"]
+    decided(writer, "r1", refused(3, "run_ended"))
+    decided(writer, "r1", refused(4, "run_ended"))
+    writer.again("r1", refused(4, "run_ended"), 1)  # a stored copy
+    broker.hole(Topic.EVENTS, 0, 100)
+    (told_of,) = said()
+    assert told_of.endswith("holds): 2 run_ended, 1 unknown_run")
+    assert answered(capsys, "commands", "rejected")["total"] == 3
+    writer.write(None, PartitionReleased("the worker stops"))
+    assert said() == [told_of]
 
 
 def test_why_tells_of_a_parked_command(
