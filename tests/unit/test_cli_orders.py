@@ -2,6 +2,7 @@
 
 import base64
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -27,10 +28,11 @@ Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
-def broker() -> MemoryBroker:
+def broker() -> Iterator[MemoryBroker]:
     keeper = MemoryLog(URL)
     keeper.broker.recreate()
-    return keeper.broker
+    yield keeper.broker
+    keeper.broker.give_up("somebody")
 
 
 @pytest.fixture
@@ -315,8 +317,46 @@ def test_why_tells_of_a_parked_command(
     decided(writer, None, CommandParked(0, b"r1", 77, "waiting", "not known here"))
     error = answered(capsys, "why", "r1", code=2)["error"]
     assert "1 command with its key is parked since" in error["message"]
+    assert "has schema id 77" in error["next"]
+    assert "start a worker" in error["next"], "none lives"
+    broker.suggest("somebody")
+    error = answered(capsys, "why", "r1", code=2)["error"]
+    assert "has schema id 77" in error["next"]
+    assert "start a worker" not in error["next"]
     writer.write("r1", *started())
     decided(writer, None, CommandParked(1, b"r1", 77, "behind", "another one is parked"))
     text = answered(capsys, "why", "r1")["text"]
     assert "2 commands with its key are parked since" in text
     assert "until schema id 77 is known (R024)" in text
+
+
+def test_why_tells_of_a_start_that_waits(
+    broker: MemoryBroker, writer: Writer, capsys: Capture
+) -> None:
+    publish(broker, start())
+    error = answered(capsys, "why", "r1", code=2)["error"]
+    assert "yet: StartRun (by them" in error["message"]
+    assert "start a worker" in error["next"]
+    broker.suggest("somebody")
+    assert "a live worker" in answered(capsys, "why", "r1", code=2)["error"]["next"]
+
+
+def test_why_tells_of_a_start_that_was_rejected(
+    broker: MemoryBroker, writer: Writer, capsys: Capture
+) -> None:
+    publish(broker, start())
+    decided(writer, "r1", refused(0, "unknown_function", "c-start", "StartRun"))
+    decided(writer, "r1", refused(1, "unknown_run"))
+    error = answered(capsys, "why", "r1", code=2)["error"]
+    assert error["code"] == "R503"
+    assert (
+        "there is no run 'r1' in namespace orders: its StartRun was rejected at"
+        in (error["message"])
+    )
+    assert "12:00 (unknown_function): because of unknown_function" in error["message"]
+    assert "`refold commands republish 0 0`" in error["next"]
+    assert answered(capsys, "commands", "republish", "0", "0")["run_id"] == "r1"
+    decided(writer, "r2", refused(2, "too_large", "c-long", "StartRun"))
+    error = answered(capsys, "why", "r2", code=2)["error"]
+    assert "send a reference" in error["next"]
+    assert "republish" not in error["next"], "it would be refused again"
