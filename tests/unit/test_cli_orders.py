@@ -121,6 +121,25 @@ def test_rejected_commands_are_listed_with_place_time_and_reason(
     assert lines[2] == "1 earlier ones are not shown: --limit 2"
 
 
+def test_why_is_cut_where_a_terminal_ends_and_nowhere_else(
+    writer: Writer, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    detail = " ".join(f"word{number}" for number in range(60)) + "\nlast"
+    decided(writer, "r1", CommandRejected("c", "CancelRun", 0, "run_ended", detail, None))
+    for columns in ("80", "200"):
+        monkeypatch.setenv("COLUMNS", columns)
+        header, row = told(capsys, "commands", "rejected").splitlines()
+        assert row.endswith(detail.replace("\n", " "))
+        assert header.endswith("WHY")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+    for columns in ("120", "200"):
+        monkeypatch.setenv("COLUMNS", columns)
+        row = told(capsys, "commands", "rejected").splitlines()[1]
+        assert row.rstrip().endswith("…")
+        assert int(columns) - 10 < len(row.rstrip()) <= int(columns)
+
+
 def test_none_rejected_is_said(writer: Writer, capsys: Capture) -> None:
     assert told(capsys, "commands", "rejected") == "no command was rejected\n"
 

@@ -96,7 +96,6 @@ def runs(
         from refold_projections.fold import moment_near
         from refold_tools.cli.output import STATUS_STYLES, print_json, say, table
         from refold_tools.cli.plain import iso
-        from refold_tools.cli.words import short
 
         found = await client.runs(status=status or None, run=name, needs=needs)
         shown = found[:limit]
@@ -135,11 +134,12 @@ def runs(
                     one.status,
                     one.needs or "",
                     moment_near(one.changed_ms, zone, now_ms),
-                    short(one.reason or ""),
+                    one.reason or "",
                 ]
                 for one in shown
             ),
             {2: STATUS_STYLES},
+            prose=True,
         )
         if len(found) > limit:
             say(f"{len(found) - limit} more: --limit {len(found)} shows them", "dim")

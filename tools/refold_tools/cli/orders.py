@@ -56,7 +56,6 @@ def rejected(
         from refold_schemas.events import CommandRejected
         from refold_tools.cli.output import print_json, say, table
         from refold_tools.cli.plain import iso
-        from refold_tools.cli.words import short
 
         found = await _rejections(client, reason, run, everything=everything)
         shown = found[:limit]
@@ -97,11 +96,12 @@ def rejected(
                     event.command_type or "unreadable",
                     one.run_id or "",
                     event.reason,
-                    short(told(event.detail).brief),
+                    told(event.detail).brief,
                 ]
                 for one, event in both
             ),
             {},
+            prose=True,
         )
         if len(found) > len(shown):
             say(f"{len(found) - len(shown)} earlier ones are not shown: --limit {len(found)}")
