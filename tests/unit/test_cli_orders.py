@@ -21,6 +21,7 @@ from refold_schemas.events import (
 )
 from refold_schemas.values import encode_value
 from refold_tools.cli import main
+from refold_tools.cli.orders import REASONS
 from support.written_log import CODEC, NOON_MS, Writer, started
 
 URL = "memory://orders"
@@ -110,6 +111,7 @@ def test_rejected_commands_are_listed_with_place_time_and_reason(
         "command_id": None,
         "run_id": None,
         "event_offset": 1,
+        "run_exists_now": None,
     }
     assert (seen["rejected"][0]["run_id"], seen["rejected"][0]["offset"]) == ("r1", 1)
     assert answered(capsys, "commands", "rejected", "--all")["total"] == 3
@@ -119,6 +121,28 @@ def test_rejected_commands_are_listed_with_place_time_and_reason(
     assert "CancelRun" in lines[1]
     assert "because of unknown_run" in lines[1]
     assert lines[2] == "1 earlier ones are not shown: --limit 2"
+
+
+def test_a_start_that_was_rejected_and_came_to_be_is_marked(
+    writer: Writer, capsys: Capture
+) -> None:
+    for offset, run_id in enumerate(("r1", "r2", "x" * 300)):
+        decided(writer, run_id, refused(offset, "unknown_function", "c-start", "StartRun"))
+    decided(writer, "r1", *started())
+    decided(writer, "r1", refused(4, "run_exists_other_input", "c-other", "StartRun"))
+    seen = {one["offset"]: one for one in answered(capsys, "commands", "rejected")["rejected"]}
+    marks = [seen[offset]["run_exists_now"] for offset in (0, 1, 2, 4)]
+    assert marks == [True, False, False, None]
+    lines = told(capsys, "commands", "rejected").splitlines()
+    assert sum("the run exists now: because of" in line for line in lines) == 1
+
+
+def test_a_reason_that_there_is_not_is_refused(writer: Writer, capsys: Capture) -> None:
+    error = answered(capsys, "commands", "rejected", "--reason", "nosuch", code=2)["error"]
+    assert error["code"] == "R518"
+    assert "--reason nosuch: there is no such one; it is one of duplicate, " in error["message"]
+    described = (CommandRejected.__doc__ or "").partition("is one of:")[2].partition(".")[0]
+    assert described.split() == ", ".join(REASONS).split()
 
 
 def test_why_is_cut_where_a_terminal_ends_and_nowhere_else(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from refold_tools.cli.inputs import zone_of
+from refold_tools.cli.inputs import check_one_of, zone_of
 from refold_tools.cli.options import JsonOption, LogOption, TimeZoneOption
 
 if TYPE_CHECKING:
@@ -14,12 +14,21 @@ if TYPE_CHECKING:
     from refold_projections.fold import RunState
     from refold_schemas.commands import Command
     from refold_schemas.errors.cli import CommandNotRejected
+    from refold_schemas.events import CommandRejected
 
 commands = typer.Typer(
     help="List rejected commands, or publish one again.",
     no_args_is_help=True,
     add_completion=False,
 )
+
+
+REASONS = (
+    *("duplicate", "run_exists", "run_exists_other_input", "unknown_run", "run_ended"),
+    *("unknown_function", "input_invalid", "not_in_doubt", "other_attempt", "too_early"),
+    *("nothing_to_retry", "undecodable", "too_large", "misplaced", "gone"),
+)
+"""What `CommandRejected.reason` may be."""
 
 
 @commands.command("rejected")
@@ -49,6 +58,8 @@ def rejected(
     from refold_tools.cli.asking import ask, now
 
     zone = zone_of(time_zone)
+    for one in reason or ():
+        check_one_of("--reason", one, REASONS, "refold commands rejected")
 
     async def work(client: "Client") -> int:
         from refold_projections.fold import moment_near
@@ -61,6 +72,7 @@ def rejected(
         shown = found[:limit]
         events = [one.event for one in shown if isinstance(one.event, CommandRejected)]
         both = list(zip(shown, events, strict=True))
+        begun = {one.run_id for one, event in both if await _begun_since(client, one, event)}
         if as_json:
             print_json(
                 {
@@ -75,6 +87,7 @@ def rejected(
                             "command_id": event.command_id or None,
                             "run_id": one.run_id,
                             "event_offset": one.offset,
+                            "run_exists_now": one.run_id in begun if _starts(event) else None,
                         }
                         for one, event in both
                     ],
@@ -96,7 +109,8 @@ def rejected(
                     event.command_type or "unreadable",
                     one.run_id or "",
                     event.reason,
-                    told(event.detail).brief,
+                    ("the run exists now: " if _starts(event) and one.run_id in begun else "")
+                    + told(event.detail).brief,
                 ]
                 for one, event in both
             ),
@@ -108,6 +122,23 @@ def rejected(
         return 0
 
     return ask(log, work)
+
+
+def _starts(event: "CommandRejected") -> bool:
+    """Whether it was to start a run, and was refused for another reason than that there is one."""
+    return event.command_type == "StartRun" and not event.reason.startswith("run_exists")
+
+
+async def _begun_since(client: "Client", one: "OrderRecord", event: "CommandRejected") -> bool:
+    """Whether a run that was not started then exists by now: nothing is to be repaired."""
+    from refold_schemas.errors import BadRunId
+
+    if one.run_id is None or not _starts(event):
+        return False
+    try:
+        return await client.find(one.run_id) is not None
+    except BadRunId:
+        return False
 
 
 async def _rejections(
