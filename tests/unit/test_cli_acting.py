@@ -12,16 +12,18 @@ from typing import Any
 import pytest
 
 from refold.client import Client
-from refold.log import Topic, partition_for
+from refold.log import Entry, Topic, partition_for
 from refold.log.memory import MemoryBroker, MemoryLog
 from refold.worker import Worker, WorkerSettings
 from refold_schemas.codec.classes import EVENT_CLASSES
+from refold_schemas.commands import StartRun
 from refold_schemas.events import RunDiverged
+from refold_schemas.values import encode_value
 from refold_tools.cli import main
 from refold_tools.cli.inputs import load_app
 from refold_tools.cli.words import event_words, seconds, short
 from support.messages import example
-from support.written_log import Writer, done, started
+from support.written_log import CODEC, Writer, done, started
 
 URL = "memory://acting"
 SHOP = """
@@ -311,6 +313,23 @@ def test_run_tells_of_the_claim_on_its_own_partition_alone(
     assert len(claims) == 2
     assert all(f"partition {partition} " in line for line in claims)
     assert "other partitions served meanwhile: " in said
+
+
+def test_what_is_archived_is_not_listed_and_is_published_again_all_the_same(
+    capsys: Capture, broker: MemoryBroker
+) -> None:
+    start = StartRun("c-start", "r9", "nosuch", encode_value("o9"), None, "them")
+    broker.put(Topic.COMMANDS, 0, [Entry(b"r9", CODEC.encode(start))])
+    assert answered(capsys, *run("o1"))["status"] == "completed"
+    assert answered(capsys, "commands", "rejected")["total"] == 1
+    answered(capsys, "archive", "--before", "0s", "--commands-before", "0s")
+    assert broker.bounds(Topic.EVENTS, 0)[0] > 0
+    assert main(["commands", "rejected", "--log", URL]) == 0
+    said = capsys.readouterr().out
+    assert said == "no command was rejected, in what the log still holds\n"
+    assert answered(capsys, "commands", "republish", "0", "0")["run_id"] == "r9"
+    error = answered(capsys, "commands", "republish", "0", "1", code=2)["error"]
+    assert "it was applied, or its rejection is archived" in error["message"]
 
 
 # ---- the others

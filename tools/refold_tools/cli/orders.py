@@ -96,7 +96,8 @@ def rejected(
             )
             return 0
         if not found:
-            say("no command was rejected")
+            archived = await _is_archived(client)
+            say("no command was rejected" + (", in what the log still holds" if archived else ""))
             return 0
         now_ms = now()
         table(
@@ -122,6 +123,16 @@ def rejected(
         return 0
 
     return ask(log, work)
+
+
+async def _is_archived(client: "Client") -> bool:
+    """Whether events are in the log no more."""
+    from refold.log import Topic
+
+    for partition in range(client.log.facts.partition_count):
+        if (await client.log.bounds(Topic.EVENTS, partition))[0] > 0:
+            return True
+    return False
 
 
 def _starts(event: "CommandRejected") -> bool:
