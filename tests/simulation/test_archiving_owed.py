@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from refold.client import Client
+from refold.client.orders import decided_before, letters_of, raw_of, rejected_at
 from refold.log import partition_for
 from refold.log.memory import Answer, AppendCall, AppendFault, Faults, MemoryLog
 from refold.log.port import Entry, Topic
@@ -186,6 +187,30 @@ def test_rejections_behind_an_archive_are_found(folder: Path) -> None:
     ((found, elsewhere),) = archive.process(ask)
     assert [one.event.command_offset for one in found] == [bad]
     assert elsewhere == []
+
+
+def test_a_rejection_that_is_archived_is_known_by_its_dead_letter(folder: Path) -> None:
+    archive = Archive(folder)
+    start = StartRun("start-x", "r-x", "nosuch", encode_value(5), None, "them")
+    refused = put(archive, CODEC.encode(start), b"r-x")
+    archive.runs("r-1")
+    archive.runs("r-2")
+    the_report(archive.archive())
+    assert archive.bounds(Topic.COMMANDS)[0] > refused
+
+    async def ask(log: MemoryLog) -> Any:
+        async with Client(log) as client:
+            known = await rejected_at(log, client.codec, 0, refused)
+            raw = await raw_of(log, 0, refused, None)
+            before = await decided_before(log, client.codec, 0)
+            return known, raw, before, await letters_of(log, 0, refused + 1)
+
+    ((known, raw, before, of_next),) = archive.process(ask)
+    assert known is None, "it is archived"
+    assert raw is not None
+    assert CODEC.decode(raw) == start
+    assert before > refused
+    assert of_next == [], "the next command was applied"
 
 
 # ---- schemas

@@ -7,6 +7,7 @@ import pytest
 
 from refold import App, Effect, Policy, RunContext
 from refold.engine.books import Books
+from refold.engine.claiming import namespace_place
 from refold.log import partition_for
 from refold.log.memory import AppendCall, AppendFault, Faults, ReadCall, ReadFault
 from refold.log.port import Entry, Topic
@@ -270,6 +271,26 @@ def test_an_outage_of_the_log_is_told_once_each_time() -> None:
 
     lab.run(60)
     assert told() == 1
+    (text,) = [e.text for e in lab.told if e.kind == "warning" and "is not claimed" in e.text]
+    assert "this worker goes on by itself" in text
+    assert "start again" not in text
     faults.away = False
     assert lab.run(10, until=lambda: any(e.kind == "claimed" for e in lab.told))
     assert told() == 1
+
+
+def test_whose_log_it_is_not_learns_where_its_url_names_another() -> None:
+    places = {
+        "kafka://b1:9092,b2:9092/shop": "kafka://HOST:PORT/NAME",
+        "memory://shop": "memory://NAME",
+        "sqlite:///a.db?ns=shop": "?ns=",
+    }
+    for url, place in places.items():
+        assert place in namespace_place(url)
+    lab = Lab()
+    first = lab.worker(Mail(takes_s=1.0).app)
+    lab.run(10)
+    lab.stop(first)
+    other = lab.worker(App("another"))
+    assert lab.run(60, until=lambda: other.name in lab.failures)
+    assert "memory://NAME" in lab.failures[other.name].next

@@ -423,6 +423,7 @@ def test_a_log_of_another_app_is_not_served(project: Project) -> None:
     (project.folder / "other.py").write_text(SHOP.replace('App("shop")', 'App("other")'))
     done = project.call("worker", "other:app", code=project_refuses())
     assert "belongs to app 'shop', not 'other'" in done.stderr
+    assert "another name behind ?ns= in its --log URL" in done.stderr
 
 
 def project_refuses() -> int:

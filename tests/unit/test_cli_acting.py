@@ -12,16 +12,18 @@ from typing import Any
 import pytest
 
 from refold.client import Client
-from refold.log import Topic
+from refold.log import Entry, Topic, partition_for
 from refold.log.memory import MemoryBroker, MemoryLog
 from refold.worker import Worker, WorkerSettings
 from refold_schemas.codec.classes import EVENT_CLASSES
+from refold_schemas.commands import StartRun
 from refold_schemas.events import RunDiverged
+from refold_schemas.values import encode_value
 from refold_tools.cli import main
 from refold_tools.cli.inputs import load_app
 from refold_tools.cli.words import event_words, seconds, short
 from support.messages import example
-from support.written_log import Writer, done, started
+from support.written_log import CODEC, Writer, done, started
 
 URL = "memory://acting"
 SHOP = """
@@ -298,6 +300,38 @@ def test_run_names_the_other_open_runs_of_the_log_once(
     assert "also open" not in capsys.readouterr().err, "r2 has ended"
 
 
+def test_run_tells_of_the_claim_on_its_own_partition_alone(
+    capsys: Capture, broker: MemoryBroker
+) -> None:
+    url = "memory://acting-on-three"
+    keeper = MemoryLog(url, partition_count=3)
+    keeper.broker.recreate()
+    partition = partition_for("r1", 3)
+    assert main([*run("o1"), "--log", url]) == 0
+    said = capsys.readouterr().err
+    claims = [line for line in said.splitlines() if "  claimed " in line or "  released " in line]
+    assert len(claims) == 2
+    assert all(f"partition {partition} " in line for line in claims)
+    assert "other partitions served meanwhile: " in said
+
+
+def test_what_is_archived_is_not_listed_and_is_published_again_all_the_same(
+    capsys: Capture, broker: MemoryBroker
+) -> None:
+    start = StartRun("c-start", "r9", "nosuch", encode_value("o9"), None, "them")
+    broker.put(Topic.COMMANDS, 0, [Entry(b"r9", CODEC.encode(start))])
+    assert answered(capsys, *run("o1"))["status"] == "completed"
+    assert answered(capsys, "commands", "rejected")["total"] == 1
+    answered(capsys, "archive", "--before", "0s", "--commands-before", "0s")
+    assert broker.bounds(Topic.EVENTS, 0)[0] > 0
+    assert main(["commands", "rejected", "--log", URL]) == 0
+    said = capsys.readouterr().out
+    assert said == "no command was rejected, in what the log still holds\n"
+    assert answered(capsys, "commands", "republish", "0", "0")["run_id"] == "r9"
+    error = answered(capsys, "commands", "republish", "0", "1", code=2)["error"]
+    assert "it was applied, or its rejection is archived" in error["message"]
+
+
 # ---- the others
 
 
@@ -308,6 +342,11 @@ def test_start_returns_at_once_or_waits_for_the_end(
     assert (started_run["run_id"], started_run["run"]) == ("r1", "shop")
     waited = answered(capsys, "start", "shop", "--input", '"o1"', "--run-id", "r1", "--wait")
     assert waited["result"] == {"id": "charge-o1"}
+    again = answered(capsys, "start", "shop", "--input", '"o1"', "--run-id", "r1")
+    assert (again["status"], again["existed"]) == ("completed", True)
+    assert started_run["existed"] is False
+    assert main(["start", "shop", "--input", '"o1"', "--run-id", "r1", "--log", URL]) == 0
+    assert capsys.readouterr().out == "r1 was there already, with this input: completed\n"
     assert main(["start", "shop", "--input", '"o2"', "--log", URL]) == 0
     run_id = capsys.readouterr().out.split()[1]
     assert len(run_id) == 36

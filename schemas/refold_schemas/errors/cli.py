@@ -50,16 +50,18 @@ class RunUnknown(RefoldError):
     code: ClassVar[str] = "R503"
     exit_code: ClassVar[int] = 2
 
-    def __init__(self, run_id: str, namespace: str, *, waiting: str = "") -> None:
-        """`waiting` names a command for it that no worker has taken yet."""
+    def __init__(
+        self, run_id: str, namespace: str, *, waiting: str = "", refused: str = "", next: str = ""
+    ) -> None:
+        """`waiting` names a command for it that is not decided; `refused` its refused start."""
         self.run_id, self.namespace = run_id, namespace
+        said = f"there is no run {run_id!r} in namespace {namespace}"
+        said += f" yet: {waiting}" if waiting else ""
+        said += f"{'; ' if waiting else ': '}{refused}" if refused else ""
         super().__init__(
-            f"there is no run {run_id!r} in namespace {namespace}"
-            + (f" yet: {waiting}" if waiting else ""),
+            said,
             kept="the log as it was",
-            next="start a worker: `refold worker MODULE:APP`"
-            if waiting
-            else "compare with `refold runs`, and check that --log names the right log",
+            next=next or "compare with `refold runs`, and check that --log names the right log",
         )
 
 

@@ -7,6 +7,11 @@ from refold_schemas.errors.base import RefoldError
 
 RUNS_NAMED_MAX = 5
 
+START_AGAIN = "repair the cause and start again; refold goes on from the log"
+"""What to do about a log that is away, for whoever ends with that."""
+GOES_ON = "repair the cause, if it does not pass; this worker goes on by itself then"
+"""The same for a worker, which waits."""
+
 
 class LogUrlInvalid(RefoldError):
     """A log URL that does not parse, or asks for what the log behind it is not."""
@@ -56,7 +61,7 @@ class LogUnavailable(RefoldError):
         super().__init__(
             f"the log {url} is not available: {reason}",
             kept=kept or "everything that was acknowledged",
-            next=next or "repair the cause and start again; refold goes on from the log",
+            next=next or START_AGAIN,
         )
 
 

@@ -236,6 +236,11 @@ class BlockingRunHandle:
         """The run's id."""
         return self._handle.run_id
 
+    @property
+    def existed(self) -> bool | None:
+        """Of a start: whether the run was there already; see `RunHandle.existed`."""
+        return self._handle.existed
+
     def __repr__(self) -> str:
         """The handle with its run id."""
         return f"BlockingRunHandle({self.run_id!r})"

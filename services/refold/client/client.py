@@ -218,7 +218,9 @@ class Client:
         # "duplicate": this command has started it, and the record of that is archived by now.
         if isinstance(event, CommandRejected) and event.reason not in ("run_exists", "duplicate"):
             raise self.refusal(command, event)
-        return RunHandle(self, run_id, decision.life)
+        handle = RunHandle(self, run_id, decision.life)
+        handle.existed = isinstance(event, CommandRejected) and event.reason == "run_exists"
+        return handle
 
     async def resolve(
         self,
@@ -548,6 +550,8 @@ class RunHandle:
     def __init__(self, client: Client, run_id: str, life: RunLife | None) -> None:
         self._client, self.run_id = client, run_id
         self._life = life
+        self.existed: bool | None = None
+        """Of a start: whether the run was there already. None: nobody has asked for a start."""
 
     def __repr__(self) -> str:
         """The handle with its run id."""

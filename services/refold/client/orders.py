@@ -16,7 +16,7 @@ from refold.log import Log, Topic
 from refold.log.port import Record
 from refold_projections.fold import Verdict, judge
 from refold_schemas.codec import Codec, RecordHeader
-from refold_schemas.errors import UndecodableRecord
+from refold_schemas.errors import PartitionMissing, UndecodableRecord
 from refold_schemas.events import CommandEmitted, CommandParked, CommandRejected
 
 READ_SIZE_MAX = 4 << 20
@@ -83,36 +83,57 @@ async def rejected_at(
     return found
 
 
-async def raw_of(log: Log, rejection: OrderRecord) -> bytes | None:
-    """The whole bytes of a rejected command: from where it was, from its dead letter, its event.
+async def raw_of(
+    log: Log, partition: int, command_offset: int, rejection: CommandRejected | None
+) -> bytes | None:
+    """The whole bytes of a rejected command: from where it was, its rejection, its dead letter.
 
-    None where nobody has them any more.
+    None where nobody has them any more. `rejection` is None where that is archived.
     """
-    event = rejection.event
-    assert isinstance(event, CommandRejected)
-    record = await Lookup(log, Topic.COMMANDS, rejection.partition).at(event.command_offset)
+    record = await Lookup(log, Topic.COMMANDS, partition).at(command_offset)
     if record is not None:
         return record.value or b""
-    if is_whole(event.raw):
-        return event.raw
-    offset, end = await log.bounds(Topic.DEAD_LETTERS, rejection.partition)
+    if rejection is not None and is_whole(rejection.raw):
+        return rejection.raw
+    found = await letters_of(log, partition, command_offset)
+    return next((raw for raw in found if raw is not None), None)
+
+
+async def letters_of(log: Log, partition: int, command_offset: int) -> list[bytes | None]:
+    """The dead letters of a command: its bytes, None where a letter has not all of them.
+
+    That there is one says that it was rejected, also where the events are archived.
+    """
+    place = (Topic.DEAD_LETTERS, partition)
+    try:
+        offset, end = await log.bounds(*place)
+    except PartitionMissing:  # their topic may have fewer: such letters are in its first one
+        place = (Topic.DEAD_LETTERS, 0)
+        offset, end = await log.bounds(*place)
+    found: list[bytes | None] = []
     while offset < end:
-        letters = await log.read(Topic.DEAD_LETTERS, rejection.partition, offset)
+        letters = await log.read(*place, offset)
         if not letters:
             break
         for letter in letters:
-            raw = _raw_in(letter.value or b"", event.command_offset)
-            if raw is not None:
-                return raw
+            found += _raw_in(letter.value or b"", partition, command_offset)
         offset = letters[-1].offset + 1
-    return None
+    return found
 
 
-def _raw_in(letter: bytes, command_offset: int) -> bytes | None:
+def _raw_in(letter: bytes, partition: int, command_offset: int) -> list[bytes | None]:
     try:
         said = json.loads(letter)
-        if said["offset"] == command_offset and said["raw_whole"] is True:
-            return base64.b64decode(said["raw"], validate=True)
+        if (said["partition"], said["offset"]) != (partition, command_offset):
+            return []
+        if said["raw_whole"] is not True:
+            return [None]
+        return [base64.b64decode(said["raw"], validate=True)]
     except (ValueError, KeyError, TypeError):  # no letter of ours
-        return None
-    return None
+        return []
+
+
+async def decided_before(log: Log, codec: Codec, partition: int) -> int:
+    """What the log's events say nothing of any more: commands before this offset."""
+    start, end = await log.bounds(Topic.EVENTS, partition)
+    return (await position_at(log, codec, partition, start, end)).command_next

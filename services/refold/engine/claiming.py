@@ -192,7 +192,7 @@ class Claiming:
         level = self.settings.format_level
         if before.app != self.claimed.app:
             what = f"belongs to app {before.app!r}, not {self.claimed.app!r}"
-            then = "give this app a namespace of its own: another name behind ?ns= in its --log URL"
+            then = f"give this app a namespace of its own: {namespace_place(self.log.url)}"
         elif before.partition_count != routed:
             what = f"has runs routed over {before.partition_count} partitions, not over {routed}"
             then = (
@@ -211,3 +211,17 @@ class Claiming:
             kept="everything; nothing was written",
             next=then,
         )
+
+
+def namespace_place(url: str) -> str:
+    """Where a log's URL names its namespace.
+
+    >>> namespace_place("kafka://b1:9092/refunds")
+    'another name behind the brokers in its --log URL (kafka://HOST:PORT/NAME)'
+    """
+    scheme = url.partition("://")[0]
+    if scheme == "kafka":
+        return "another name behind the brokers in its --log URL (kafka://HOST:PORT/NAME)"
+    if scheme == "memory":
+        return "another name in its --log URL (memory://NAME)"
+    return "another name behind ?ns= in its --log URL"

@@ -32,6 +32,7 @@ from refold_schemas.errors import (
     SchemaChanged,
     SchemaUnavailable,
 )
+from refold_schemas.errors.log import GOES_ON, START_AGAIN
 
 THREADS_MAX = 32
 LOOKUP_THREADS_MAX = 8
@@ -413,7 +414,11 @@ class Worker:
         try:
             await self.log.give_up(self.name)
         except RefoldError as error:
-            self._tell("warning", f"the partitions could not be given up: {error}")
+            self._tell(
+                "warning",
+                f"the partitions could not be given up, another worker gets them "
+                f"when the lease has run out: {error.message} ({error.code})",
+            )
             return
         self.handed_over = in_time
 
@@ -455,7 +460,7 @@ class Worker:
         if self._troubles.get(key) is type(error):
             return
         self._troubles[key] = type(error)
-        told = str(error)
+        told = str(error).replace(START_AGAIN, GOES_ON)
         if not isinstance(error, RefoldError):
             cause: BaseException = error
             while (deeper := cause.__cause__ or cause.__context__) is not None:

@@ -73,15 +73,21 @@ def start(
         check_run_id(wanted)
         patience = await _patience(client, wanted, within)
         handle = await client.start(name, data, run_id=wanted, version=version, within=patience)
+        told = f"started {handle.run_id}"
+        status = ""
+        if handle.existed or (as_json and not wait):
+            status = (await handle.boundary()).status
+        if handle.existed:
+            told = f"{handle.run_id} was there already, with this input: {status}"
         if not wait:
             if as_json:
-                status = (await handle.boundary()).status
-                print_json({"run_id": handle.run_id, "run": name, "status": status})
+                seen = {"run_id": handle.run_id, "run": name, "status": status}
+                print_json({**seen, "existed": handle.existed})
             else:
-                say(f"started {handle.run_id}")
+                say(told)
             return 0
         if not as_json:
-            say(f"started {handle.run_id}", error=True)
+            say(told, error=True)
         await handle.wait()
         return finish(await outcome_of(client, handle.run_id, zone_of()), as_json=as_json)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from refold_tools.cli.inputs import zone_of
+from refold_tools.cli.inputs import check_one_of, zone_of
 from refold_tools.cli.options import JsonOption, LogOption, RunIdArgument, TimeZoneOption
 
 if TYPE_CHECKING:
@@ -48,17 +48,6 @@ STATUSES = (
 NEEDS = ("time", "person", "code")
 
 
-def _check_one_of(option: str, given: str, known: tuple[str, ...]) -> None:
-    """Raise UsageRefused for a word that would only ever find nothing."""
-    from refold_schemas.errors.cli import UsageRefused
-
-    if given not in known:
-        raise UsageRefused(
-            f"{option} {given}: there is no such one; it is one of {', '.join(known)}",
-            "refold runs",
-        )
-
-
 async def seen_and_said(client: "Client", run_id: str, zone: tzinfo) -> "tuple[BoundaryAt, str]":
     """The run's boundary now, and its sentence. Raises RunUnknown."""
     from refold_projections.fold import sentence
@@ -88,15 +77,14 @@ def runs(
     """List runs and what they wait for, the most recently changed first."""
     zone = zone_of(time_zone)
     for one in status or ():
-        _check_one_of("--status", one, STATUSES)
+        check_one_of("--status", one, STATUSES, "refold runs")
     if needs is not None:
-        _check_one_of("--needs", needs, NEEDS)
+        check_one_of("--needs", needs, NEEDS, "refold runs")
 
     async def work(client: "Client") -> int:
         from refold_projections.fold import moment_near
         from refold_tools.cli.output import STATUS_STYLES, print_json, say, table
         from refold_tools.cli.plain import iso
-        from refold_tools.cli.words import short
 
         found = await client.runs(status=status or None, run=name, needs=needs)
         shown = found[:limit]
@@ -135,11 +123,12 @@ def runs(
                     one.status,
                     one.needs or "",
                     moment_near(one.changed_ms, zone, now_ms),
-                    short(one.reason or ""),
+                    one.reason or "",
                 ]
                 for one in shown
             ),
             {2: STATUS_STYLES},
+            prose=True,
         )
         if len(found) > limit:
             say(f"{len(found) - limit} more: --limit {len(found)} shows them", "dim")

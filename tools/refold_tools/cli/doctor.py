@@ -24,6 +24,9 @@ BROKERS_SAFE = 3
 
 IDS_SHOWN = 10
 
+TAIL = 64
+"""Offsets at the end among which the last record is looked for first."""
+
 OK, WRONG, NOTE = "ok", "wrong", "note"
 
 
@@ -54,7 +57,7 @@ class Partition(NamedTuple):
     command_next: int
     command_end: int
     skipped: dict[str, int]
-    rejected: dict[str, int]
+    rejected: dict[str, int] | None
     forwarded: int
     parked: int
     parked_since_ms: int | None
@@ -165,7 +168,7 @@ async def _examine_partitions(log: "Log", findings: list[Finding]) -> Examined:
             findings.extend(_of_runs(runs, needs, conflicts))
             rejected: Counter[str] = Counter()
             for partition in partitions:
-                rejected.update(partition.rejected)
+                rejected.update(partition.rejected or {})
             findings.extend(_of_commands(rejected, partitions))
             return Examined(tuple(findings), tuple(partitions), dict(runs), dict(needs), conflicts)
     finally:
@@ -179,7 +182,7 @@ async def _partition(client: "Client", number: int) -> tuple[Partition, int]:
     log = client.log
     fold = await client.fold_of(number)
     _, command_end = await log.bounds(Topic.COMMANDS, number)
-    rejected, forwarded, newest_ms = await _orders(client, log, number)
+    rejected, forwarded = await _orders(client, number)
     position, parked = fold.position, fold.parked
     return (
         Partition(
@@ -201,34 +204,48 @@ async def _partition(client: "Client", number: int) -> tuple[Partition, int]:
             tuple(sorted({one.schema_id for one in parked.values()})),
             await _letters(log, number),
         ),
-        newest_ms,
+        await _newest_ms(log, number),
     )
 
 
-async def _orders(client: "Client", log: "Log", number: int) -> tuple[dict[str, int], int, int]:
-    """Counts of CommandRejected by reason, of CommandEmitted, and the last record's append time."""
-    from refold.log import Topic
-    from refold_schemas.errors import UndecodableRecord
+async def _orders(client: "Client", number: int) -> tuple[dict[str, int] | None, int]:
+    """How many rejections of each reason, and forwarded commands, the log still tells of.
+
+    None where its beginning is gone without an archive: what counts nobody could say.
+    """
+    from refold_schemas.errors import OffsetOutOfRange
+    from refold_schemas.events import CommandEmitted, CommandRejected
 
     counts: Counter[str] = Counter()
     forwarded = 0
-    offset, end = await log.bounds(Topic.EVENTS, number)
-    newest_ms = 0
-    while offset < end:
-        records = await log.read(Topic.EVENTS, number, offset, size_max=4 << 20)
-        if not records:
-            break
-        for record in records:
-            newest_ms = max(newest_ms, record.append_ms)
-            name = client.codec.name_of(record.value or b"")
-            forwarded += name == "CommandEmitted"
-            if name == "CommandRejected":
-                try:
-                    counts[client.codec.decode(record.value or b"").reason] += 1
-                except UndecodableRecord:
-                    counts["undecodable rejection"] += 1
-        offset = records[-1].offset + 1
-    return dict(counts), forwarded, newest_ms
+    try:
+        async for one in client.orders(number):
+            forwarded += isinstance(one.event, CommandEmitted)
+            if isinstance(one.event, CommandRejected):
+                counts[one.event.reason] += 1
+    except OffsetOutOfRange:
+        return None, 0
+    return dict(counts), forwarded
+
+
+async def _newest_ms(log: "Log", number: int) -> int:
+    """When the last record of the partition's events was appended; 0 where there is none."""
+    from refold.log import Topic
+
+    start, end = await log.bounds(Topic.EVENTS, number)
+    back = TAIL
+    while True:
+        offset = max(start, end - back)
+        newest_ms = 0
+        while offset < end:
+            records = await log.read(Topic.EVENTS, number, offset)
+            if not records:
+                break
+            newest_ms = max(newest_ms, *(one.append_ms for one in records))
+            offset = records[-1].offset + 1
+        if newest_ms or end - back <= start:
+            return newest_ms
+        back *= 8  # offsets alone, which hold no record
 
 
 async def _letters(log: "Log", number: int) -> int:
@@ -245,11 +262,20 @@ async def _letters(log: "Log", number: int) -> int:
 
 def _of_commands(rejected: "Counter[str]", partitions: list[Partition]) -> list[Finding]:
     """What became of commands that were not simply applied."""
+    from refold_projections.fold.orders import APPLIED_BEFORE
+
     found: list[Finding] = []
-    if rejected:
-        said = ", ".join(f"{count} {reason}" for reason, count in rejected.most_common())
-        list_them = "`refold commands rejected` lists them"
-        found.append(Finding(NOTE, "commands", f"rejected since the start: {said}", list_them))
+    lost = Counter({why: count for why, count in rejected.items() if why not in APPLIED_BEFORE})
+    total = lost.total()
+    if total:
+        by_reason = ", ".join(f"{count} {reason}" for reason, count in lost.most_common())
+        were = "1 command was" if total == 1 else f"{total} commands were"
+        said = f"{were} rejected (in what the log still holds): {by_reason}"
+        found.append(Finding(NOTE, "commands", said, "`refold commands rejected` lists them"))
+    cut = [f"p{one.partition}" for one in partitions if one.rejected is None]
+    if cut:
+        said = f"what was rejected in {', '.join(cut)} cannot be said: something has trimmed events"
+        found.append(Finding(NOTE, "commands", said, "docs/errors/R312.md"))
     letters = sum(one.dead_letters for one in partitions)
     if letters:
         found.append(Finding(NOTE, "commands", f"{letters} dead letter(s) hold copies for people"))

@@ -149,3 +149,13 @@ def _place(error: BaseException) -> str:
     outside = [frame for frame in frames if not OWN.intersection(Path(frame.filename).parts)]
     chosen = (outside or frames)[-1:]
     return f"{shown_path(chosen[0].filename)}:{chosen[0].lineno}" if chosen else ""
+
+
+def check_one_of(option: str, given: str, known: tuple[str, ...], command: str) -> None:
+    """Raise UsageRefused for a word that would only ever find nothing."""
+    from refold_schemas.errors.cli import UsageRefused
+
+    if given not in known:
+        raise UsageRefused(
+            f"{option} {given}: there is no such one; it is one of {', '.join(known)}", command
+        )

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from refold_tools.cli.inputs import zone_of
+from refold_tools.cli.inputs import check_one_of, zone_of
 from refold_tools.cli.options import JsonOption, LogOption, TimeZoneOption
 
 if TYPE_CHECKING:
@@ -13,12 +13,22 @@ if TYPE_CHECKING:
     from refold.client.orders import OrderRecord
     from refold_projections.fold import RunState
     from refold_schemas.commands import Command
+    from refold_schemas.errors.cli import CommandNotRejected
+    from refold_schemas.events import CommandRejected
 
 commands = typer.Typer(
     help="List rejected commands, or publish one again.",
     no_args_is_help=True,
     add_completion=False,
 )
+
+
+REASONS = (
+    *("duplicate", "run_exists", "run_exists_other_input", "unknown_run", "run_ended"),
+    *("unknown_function", "input_invalid", "not_in_doubt", "other_attempt", "too_early"),
+    *("nothing_to_retry", "undecodable", "too_large", "misplaced", "gone"),
+)
+"""What `CommandRejected.reason` may be."""
 
 
 @commands.command("rejected")
@@ -48,6 +58,8 @@ def rejected(
     from refold_tools.cli.asking import ask, now
 
     zone = zone_of(time_zone)
+    for one in reason or ():
+        check_one_of("--reason", one, REASONS, "refold commands rejected")
 
     async def work(client: "Client") -> int:
         from refold_projections.fold import moment_near
@@ -55,12 +67,12 @@ def rejected(
         from refold_schemas.events import CommandRejected
         from refold_tools.cli.output import print_json, say, table
         from refold_tools.cli.plain import iso
-        from refold_tools.cli.words import short
 
         found = await _rejections(client, reason, run, everything=everything)
         shown = found[:limit]
         events = [one.event for one in shown if isinstance(one.event, CommandRejected)]
         both = list(zip(shown, events, strict=True))
+        begun = {one.run_id for one, event in both if await _begun_since(client, one, event)}
         if as_json:
             print_json(
                 {
@@ -75,6 +87,7 @@ def rejected(
                             "command_id": event.command_id or None,
                             "run_id": one.run_id,
                             "event_offset": one.offset,
+                            "run_exists_now": one.run_id in begun if _starts(event) else None,
                         }
                         for one, event in both
                     ],
@@ -83,7 +96,8 @@ def rejected(
             )
             return 0
         if not found:
-            say("no command was rejected")
+            archived = await _is_archived(client)
+            say("no command was rejected" + (", in what the log still holds" if archived else ""))
             return 0
         now_ms = now()
         table(
@@ -96,17 +110,46 @@ def rejected(
                     event.command_type or "unreadable",
                     one.run_id or "",
                     event.reason,
-                    short(told(event.detail).brief),
+                    ("the run exists now: " if _starts(event) and one.run_id in begun else "")
+                    + told(event.detail).brief,
                 ]
                 for one, event in both
             ),
             {},
+            prose=True,
         )
         if len(found) > len(shown):
             say(f"{len(found) - len(shown)} earlier ones are not shown: --limit {len(found)}")
         return 0
 
     return ask(log, work)
+
+
+async def _is_archived(client: "Client") -> bool:
+    """Whether events are in the log no more."""
+    from refold.log import Topic
+
+    for partition in range(client.log.facts.partition_count):
+        if (await client.log.bounds(Topic.EVENTS, partition))[0] > 0:
+            return True
+    return False
+
+
+def _starts(event: "CommandRejected") -> bool:
+    """Whether it was to start a run, and was refused for another reason than that there is one."""
+    return event.command_type == "StartRun" and not event.reason.startswith("run_exists")
+
+
+async def _begun_since(client: "Client", one: "OrderRecord", event: "CommandRejected") -> bool:
+    """Whether a run that was not started then exists by now: nothing is to be repaired."""
+    from refold_schemas.errors import BadRunId
+
+    if one.run_id is None or not _starts(event):
+        return False
+    try:
+        return await client.find(one.run_id) is not None
+    except BadRunId:
+        return False
 
 
 async def _rejections(
@@ -151,8 +194,8 @@ def republish(
         from refold.client.outbox import Outbox
         from refold_tools.cli.output import print_json, say
 
-        found = await _found(client, partition, offset)
-        command = await _readable(client, found, offset)
+        data = await _rejected_bytes(client, partition, offset)
+        command = await _readable(client, data, partition, offset)
         state = await client.find(command.run_id)
         problem = _problem(state, command)
         if problem is not None:
@@ -190,16 +233,38 @@ def republish(
     return ask(log, work)
 
 
-async def _found(client: "Client", partition: int, offset: int) -> "OrderRecord":
-    """The rejection of the command there. Raises CommandNotRejected, PartitionMissing."""
-    from refold.client.orders import rejected_at
+async def _rejected_bytes(client: "Client", partition: int, offset: int) -> bytes:
+    """The whole command there, which was rejected.
+
+    Raises CommandNotRejected, CommandGone, UsageRefused for a partition that there is not.
+    """
+    from refold.client.orders import letters_of, raw_of, rejected_at
+    from refold_schemas.errors.cli import CommandGone, UsageRefused
+    from refold_schemas.events import CommandRejected
+
+    log, count = client.log, client.log.facts.partition_count
+    if partition >= count:
+        raise UsageRefused(
+            f"there is no partition {partition}: {log.facts.namespace} has {count}, from 0 on",
+            "refold commands republish",
+        )
+    found = await rejected_at(log, client.codec, partition, offset)
+    event = None if found is None else found.event
+    if event is None and not await letters_of(log, partition, offset):
+        raise await _not_rejected(client, partition, offset)
+    assert event is None or isinstance(event, CommandRejected)
+    data = await raw_of(log, partition, offset, event)
+    if data is None:
+        raise CommandGone(partition, offset)
+    return data
+
+
+async def _not_rejected(client: "Client", partition: int, offset: int) -> "CommandNotRejected":
+    from refold.client.orders import decided_before
     from refold.log import Topic
     from refold_schemas.errors.cli import CommandNotRejected
 
     start, end = await client.log.bounds(Topic.COMMANDS, partition)
-    found = await rejected_at(client.log, client.codec, partition, offset)
-    if found is not None:
-        return found
     fold = await client.fold_of(partition)
     if offset >= end:
         known = f"the partition's commands end at {end}"
@@ -207,24 +272,22 @@ async def _found(client: "Client", partition: int, offset: int) -> "OrderRecord"
         known = "it is parked, and is decided once its schema is known"
     elif offset >= fold.position.command_next:
         known = "it is not decided yet"
+    elif offset < await decided_before(client.log, client.codec, partition):
+        known = "it was applied, or its rejection is archived and there is no dead letter of it"
     elif offset < start:
         known = "whatever stood there is not kept any more, nor is a rejection of it"
     else:
         known = "it was applied"
-    raise CommandNotRejected(partition, offset, known)
+    return CommandNotRejected(partition, offset, known)
 
 
-async def _readable(client: "Client", found: "OrderRecord", offset: int) -> "Command":
-    """The command itself. Raises CommandGone, CommandHopeless, SchemaUnavailable."""
-    from refold.client.orders import raw_of
+async def _readable(client: "Client", data: bytes, partition: int, offset: int) -> "Command":
+    """The command itself. Raises CommandHopeless, SchemaUnavailable."""
     from refold_schemas.commands import CancelRun, ResolveStep, RetryRun, StartRun
     from refold_schemas.errors import BadRunId, SchemaUnavailable, UndecodableRecord
-    from refold_schemas.errors.cli import CommandGone, CommandHopeless
+    from refold_schemas.errors.cli import CommandHopeless
     from refold_schemas.values import check_run_id
 
-    data = await raw_of(client.log, found)
-    if data is None:
-        raise CommandGone(found.partition, offset)
     try:
         try:
             command = client.codec.decode(data)
@@ -235,7 +298,7 @@ async def _readable(client: "Client", found: "OrderRecord", offset: int) -> "Com
             raise UndecodableRecord(f"{type(command).__name__} is no command")
         check_run_id(command.run_id)
     except (UndecodableRecord, BadRunId) as error:
-        raise CommandHopeless(found.partition, offset, error.message) from error
+        raise CommandHopeless(partition, offset, error.message) from error
     return command
 
 

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 
 PIPE_WIDTH = 240
 """Columns of a table that goes to a file or a pipe: there nothing should be folded."""
+GAP = 2
+"""Columns between those of a table."""
+PROSE_MIN = 20
+"""Columns below which a text in a table is folded, not cut."""
 PROGRESS_AFTER_S = 1.0
 """A read that is over sooner shows no progress."""
 PROGRESS_EVERY_S = 5.0
@@ -71,23 +75,47 @@ def say(text: str, style: str = "", *, error: bool = False) -> None:
 
 
 def table(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], styles: dict[int, dict[str, str]]
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    styles: dict[int, dict[str, str]],
+    *,
+    prose: bool = False,
 ) -> None:
-    """A table without lines. `styles`: for a column, the style of each of its texts."""
+    """A table without lines. `styles`: for a column, the style of each of its texts.
+
+    `prose`: the last column is one line of text, cut where a terminal ends. To a file or a pipe
+    everything goes whole, a row a line.
+    """
+    from rich.cells import cell_len, set_cell_size
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(box=None, pad_edge=False, header_style=BOLD, padding=(0, 2, 0, 0))
+    cells = [[*row[:-1], " ".join(row[-1].split()) if prose else row[-1]] for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(columns, *cells, strict=True)]
+    terminal = console()
+    left = terminal.width - sum(widths[:-1]) - GAP * (len(widths) - 1)
+    if prose and sys.stdout.isatty() and left >= PROSE_MIN:
+        for row in cells:
+            if cell_len(row[-1]) > left:
+                row[-1] = set_cell_size(row[-1], left - 1).rstrip() + "…"
+    shown = Table(box=None, pad_edge=False, header_style=BOLD, padding=(0, GAP, 0, 0))
     for name in columns:
         shown.add_column(name, overflow="fold")
-    for row in rows:
+    for row in cells:
         shown.add_row(
             *(
                 Text(cell, style=styles.get(place, {}).get(cell, ""))
                 for place, cell in enumerate(row)
             )
         )
-    console().print(shown)
+    if sys.stdout.isatty():
+        terminal.print(shown)
+        return
+    terminal.width = max(PIPE_WIDTH, sum(widths) + GAP * len(widths))
+    with terminal.capture() as printed:
+        terminal.print(shown)
+    for line in printed.get().splitlines():
+        say(line.rstrip())
 
 
 class ReadingProgress:

@@ -9,10 +9,14 @@ if TYPE_CHECKING:
     from refold.client import Client
     from refold_projections.fold import ParkedCommand, RunState
     from refold_schemas.commands import CancelRun, Command, ResolveStep, RetryRun
+    from refold_schemas.errors.cli import RunUnknown
     from refold_schemas.events import CommandRejected
 
 CERTAIN = frozenset({"unknown_run", "run_ended"})
 """Reasons that no worker's work can take away any more."""
+
+MENDED_BY_CODE = frozenset({"unknown_function", "input_invalid"})
+"""Reasons of a refused start that a worker with other code may not have."""
 
 
 class Waiting(NamedTuple):
@@ -55,14 +59,17 @@ async def waiting_for(client: "Client", run_id: str, command_next: int) -> list[
     return found
 
 
-async def last_refused(client: "Client", run_id: str) -> Refused | None:
-    """The latest refusal of a command for the run; reads its whole history."""
+async def last_refused(client: "Client", run_id: str, kind: str = "") -> Refused | None:
+    """The latest refusal of a command for the run, or of that kind; reads its whole history."""
     from refold_schemas.events import CommandRejected
 
     found = None
     async for record in client.history(run_id):
-        if record.counted and isinstance(record.event, CommandRejected):
-            found = Refused(record.event, record.at_ms)
+        event = record.event
+        if not record.counted or not isinstance(event, CommandRejected):
+            continue
+        if kind in ("", event.command_type):
+            found = Refused(event, record.at_ms)
     return found
 
 
@@ -96,21 +103,15 @@ def parked_words(found: "Sequence[ParkedCommand]", zone: tzinfo, now_ms: int) ->
 async def orders_of(client: "Client", run_id: str, zone: tzinfo) -> tuple[str, ...]:
     """Sentences on commands for the run: those that wait, and the last one that was refused.
 
-    Raises RunUnknown, which names a command that waits to start it.
+    Raises RunUnknown, which says what waits to start it, or why its start was refused.
     """
     from refold_projections.fold import moment_near
     from refold_schemas.errors.base import told
-    from refold_schemas.errors.cli import RunUnknown
 
     now_ms = time.time_ns() // 1_000_000
     state = await client.find(run_id)
     if state is None:
-        fold = await client.fold_of(client.partition_of(run_id))
-        waiting = await waiting_for(client, run_id, fold.position.command_next)
-        held = [one for one in fold.parked.values() if one.key == run_id.encode()]
-        named = [waiting_words(one, zone, now_ms) for one in waiting]
-        names = "; ".join([*parked_words(held, zone, now_ms), *named])
-        raise RunUnknown(run_id, client.log.facts.namespace, waiting=names)
+        raise await _unknown(client, run_id, zone, now_ms)
     seen = await client.boundary_at(run_id)
     waiting = await waiting_for(client, run_id, seen.command_next) if seen.commands_waiting else []
     said = [f"{one}." for one in parked_words(seen.commands_parked, zone, now_ms)]
@@ -126,6 +127,42 @@ async def orders_of(client: "Client", run_id: str, zone: tzinfo) -> tuple[str, .
             f"({event.reason}): {told(event.detail).brief}."
         )
     return tuple(said)
+
+
+async def _unknown(client: "Client", run_id: str, zone: tzinfo, now_ms: int) -> "RunUnknown":
+    """Of a run that is not there: what waits to start it, or why its start was refused."""
+    from refold_projections.fold import moment_near
+    from refold_schemas.errors.base import told
+    from refold_schemas.errors.cli import REFUSALS, CommandRefused, RunUnknown
+
+    partition = client.partition_of(run_id)
+    fold = await client.fold_of(partition)
+    waiting = await waiting_for(client, run_id, fold.position.command_next)
+    held = [one for one in fold.parked.values() if one.key == run_id.encode()]
+    named = [waiting_words(one, zone, now_ms) for one in waiting]
+    then = said = ""
+    refused = await last_refused(client, run_id, "StartRun")
+    if refused is not None:
+        event = refused.event
+        at = moment_near(refused.at_ms, zone, now_ms)
+        said = f"its StartRun was rejected at {at} ({event.reason}): {told(event.detail).brief}"
+        kind = REFUSALS.get(event.reason, CommandRefused)
+        then = kind.advice_other.get(event.reason, kind.advice).replace("RUN_ID", run_id)
+        if event.reason in MENDED_BY_CODE:
+            again = f"`refold commands republish {partition} {event.command_offset}`"
+            then += f"; or, if the worker's code was wrong, deploy it and {again}"
+    if held or named:
+        lives = await client.owner_lives(partition)
+        start = "start a worker: `refold worker MODULE:APP`"
+        then = "wait: a live worker owns its partition; `refold doctor` says more if it stays so"
+        if held:
+            then = f"see that the registry answers and has schema id {held[0].schema_id}"
+            then += "; it is decided by itself then (docs/errors/R024.md)"
+            then += "" if lives else f"; and {start}"
+        elif not lives:
+            then = start
+    waits = "; ".join([*parked_words(held, zone, now_ms), *named])
+    return RunUnknown(run_id, client.log.facts.namespace, waiting=waits, refused=said, next=then)
 
 
 async def refuse_in_advance(

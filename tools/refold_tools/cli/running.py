@@ -23,6 +23,7 @@ LOOK_S = 2.0
 """How long an owner has to look at a run that stands still, before it counts as stopped."""
 QUIET_S = 0.1
 """How long nothing of the run may go on in our own worker before it counts as stopped."""
+OF_CLAIMS = ("claimed", "released")
 OTHERS_MAX = 5
 OTHERS_LOOK_MAX = 1_000
 LOOK_AGAIN = timedelta(milliseconds=100)
@@ -163,6 +164,7 @@ class _Run:
     async def _work(self, client: "Client", *, exists: bool) -> None:
         from refold.worker import Worker, WorkerSettings
         from refold_tools.cli.failures import hard_exit
+        from refold_tools.cli.output import say
         from refold_tools.cli.signals import stop_on_signals
         from refold_tools.cli.telling import event_teller
 
@@ -172,9 +174,12 @@ class _Run:
             if event.kind == "claimed" and event.partition == partition:
                 self.claimed_at = asyncio.get_running_loop().time()
                 self._say_others(worker, partition)
-            if event.kind != "resumed" or event.run_id != self.run_id:  # said that before
+            if event.kind in OF_CLAIMS and event.partition != partition:
+                others.add(event.partition)  # one line at the end, not two for each
+            elif event.kind != "resumed" or event.run_id != self.run_id:  # said that before
                 tell(event)
 
+        others: set[int] = set()
         partition = client.partition_of(self.run_id)
         end = hard_exit(lambda: worker, as_json=self.as_json)
         settings = WorkerSettings(time_zone=str(self.zone))
@@ -205,6 +210,8 @@ class _Run:
                 await asyncio.wait({following, stopping})
                 worker.stop()
                 await serving
+                if others:
+                    say(f"other partitions served meanwhile: {len(others)}", "dim", error=True)
 
     def _say_others(self, worker: "Worker", partition: int) -> None:
         """Name, once, runs that our worker drives beside ours: it owns the whole partition."""

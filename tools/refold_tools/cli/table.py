@@ -88,7 +88,11 @@ COMMANDS = (
         "refold_tools.cli.archiving:archive",
         "Copy the events of finished runs to files, and trim the log behind them.",
     ),
-    Entry("namespace", "refold_tools.cli.keeping:namespace", "Make or show a namespace of a log."),
+    Entry(
+        "namespace",
+        "refold_tools.cli.keeping:namespace",
+        "Make, show or upgrade a namespace of a log.",
+    ),
     Entry(
         "schemas",
         "refold_tools.cli.schemas:schemas",
