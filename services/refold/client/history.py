@@ -3,15 +3,13 @@
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from refold.engine import checkpoints
+from refold.client.judged import judged
 from refold.engine.learning import decode
-from refold.log import Log, Record, Topic
-from refold_projections.fold import Position, Verdict, judge
+from refold.log import Log, Record
+from refold_projections.fold import Verdict
 from refold_schemas.codec import Codec, RecordHeader
-from refold_schemas.errors import OffsetOutOfRange, SchemaUnavailable, UndecodableRecord
+from refold_schemas.errors import SchemaUnavailable, UndecodableRecord
 from refold_schemas.events import AttemptReported, CommandEmitted, CommandParked, Event
-
-READ_SIZE_MAX = 4 << 20
 
 WHY_SKIPPED = {
     Verdict.DUPLICATE: "a stored copy of a record that was read before",
@@ -72,41 +70,16 @@ async def read_history(
     run: so one sees where its owner changed. Commands with the run's key that were parked are told.
     """
     key = run_id.encode()
-    offset, end = await log.bounds(Topic.EVENTS, partition)
-    position = await position_at(log, codec, partition, offset, end)
     last_claim: HistoryRecord | None = None
     begun = False
-    while offset < end:
-        records = await log.read(Topic.EVENTS, partition, offset, size_max=READ_SIZE_MAX)
-        if not records:
-            return
-        for record in records:
-            header = RecordHeader.read(record.header)
-            position, verdict = judge(position, record.offset, header)
-            if verdict is Verdict.CLAIM and claims:
-                last_claim = await _history_record(codec, partition, record, header, verdict)
-            elif record.key == key or await _is_about(codec, record, verdict, run_id):
-                if last_claim is not None and begun:
-                    yield last_claim
-                last_claim, begun = None, True
-                yield await _history_record(codec, partition, record, header, verdict)
-        offset = records[-1].offset + 1
-
-
-async def position_at(log: Log, codec: Codec, partition: int, start: int, end: int) -> Position:
-    """Where a reader stands that begins at the log's start. Raises OffsetOutOfRange.
-
-    That is where something else than an archive has trimmed it: what counts nobody could say.
-    """
-    if start == 0:
-        return Position()
-    archives = await checkpoints.archives_of(log, partition, codec)
-    base = await checkpoints.base_behind(archives, codec, start)
-    if base is None:
-        raise OffsetOutOfRange(
-            topic=Topic.EVENTS.value, partition=partition, offset=0, start=start, end=end
-        )
-    return base.position
+    async for record, header, verdict in judged(log, codec, partition):
+        if verdict is Verdict.CLAIM and claims:
+            last_claim = await _history_record(codec, partition, record, header, verdict)
+        elif record.key == key or await _is_about(codec, record, verdict, run_id):
+            if last_claim is not None and begun:
+                yield last_claim
+            last_claim, begun = None, True
+            yield await _history_record(codec, partition, record, header, verdict)
 
 
 async def read_elsewhere(
@@ -116,18 +89,9 @@ async def read_elsewhere(
 
     Raises OffsetOutOfRange as `read_history`.
     """
-    offset, end = await log.bounds(Topic.EVENTS, partition)
-    position = await position_at(log, codec, partition, offset, end)
-    while offset < end:
-        records = await log.read(Topic.EVENTS, partition, offset, size_max=READ_SIZE_MAX)
-        if not records:
-            return
-        for record in records:
-            header = RecordHeader.read(record.header)
-            position, verdict = judge(position, record.offset, header)
-            if record.key == run_id.encode() or await _is_about(codec, record, verdict, run_id):
-                yield await _history_record(codec, partition, record, header, verdict)
-        offset = records[-1].offset + 1
+    async for record, header, verdict in judged(log, codec, partition):
+        if record.key == run_id.encode() or await _is_about(codec, record, verdict, run_id):
+            yield await _history_record(codec, partition, record, header, verdict)
 
 
 async def _is_about(codec: Codec, record: Record, verdict: Verdict, run_id: str) -> bool:

@@ -8,18 +8,17 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from refold.client.history import position_at
+from refold.client.judged import judged, position_at
 from refold.engine.learning import name_of
 from refold.engine.letters import is_whole
 from refold.engine.lookup import Lookup
 from refold.log import Log, Topic
 from refold.log.port import Record
-from refold_projections.fold import Verdict, judge
-from refold_schemas.codec import Codec, RecordHeader
+from refold_projections.fold import Verdict
+from refold_schemas.codec import Codec
 from refold_schemas.errors import PartitionMissing, UndecodableRecord
 from refold_schemas.events import CommandEmitted, CommandParked, CommandRejected
 
-READ_SIZE_MAX = 4 << 20
 NAMES = frozenset({"CommandRejected", "CommandParked", "CommandEmitted"})
 
 
@@ -39,26 +38,16 @@ async def read_orders(log: Log, codec: Codec, partition: int) -> AsyncIterator[O
 
     Raises OffsetOutOfRange as `read_history`.
     """
-    offset, end = await log.bounds(Topic.EVENTS, partition)
-    position = await position_at(log, codec, partition, offset, end)
-    while offset < end:
-        records = await log.read(Topic.EVENTS, partition, offset, size_max=READ_SIZE_MAX)
-        if not records:
-            return
-        for record in records:
-            header = RecordHeader.read(record.header)
-            position, verdict = judge(position, record.offset, header)
-            if verdict is not Verdict.COUNTS or header is None:
+    async for record, header, verdict in judged(log, codec, partition):
+        if verdict is not Verdict.COUNTS or header is None:
+            continue
+        try:
+            if await name_of(codec, record.value or b"") not in NAMES:
                 continue
-            try:
-                if await name_of(codec, record.value or b"") not in NAMES:
-                    continue
-                event = codec.decode(record.value or b"")
-            except UndecodableRecord:
-                continue
-            run_id = _run_id(record, event)
-            yield OrderRecord(partition, record.offset, header.at_ms, run_id, event)
-        offset = records[-1].offset + 1
+            event = codec.decode(record.value or b"")
+        except UndecodableRecord:
+            continue
+        yield OrderRecord(partition, record.offset, header.at_ms, _run_id(record, event), event)
 
 
 def _run_id(record: Record, event: object) -> str | None:
