@@ -1,9 +1,14 @@
-"""What holds for all tests: those that live whole worlds through are not traced line by line."""
+"""What holds for all tests: worlds are not traced line by line, and Ctrl-C reaches processes."""
 
+import signal
 from collections.abc import Iterator
 
 import coverage
 import pytest
+
+# A shell lets its background jobs ignore Ctrl-C, and so would every process that a test starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
