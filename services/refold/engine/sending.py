@@ -14,7 +14,7 @@ from refold.engine.lookup import Lookup
 from refold.log import batch_size, entry_size
 from refold.log.port import Entry, Record, Topic
 from refold_schemas.errors import AppendUnknown, UndecodableRecord
-from refold_schemas.errors.log import OffsetOutOfRange, PartitionMissing
+from refold_schemas.errors.log import PartitionMissing
 from refold_schemas.events import CommandEmitted, CommandRejected
 from refold_schemas.values import line_of
 
@@ -122,10 +122,7 @@ class Sender:
             return place, Entry(event.run_id.encode(), event.raw)
         if not isinstance(event, CommandRejected):
             return None
-        try:
-            command = await commands.at(event.command_offset)
-        except OffsetOutOfRange:
-            command = None
+        command = await commands.at(event.command_offset)
         namespace, partition = owner.namespace, owner.partition
         size_max = owner.log.facts.batch_size_max
         letter = letter_of(namespace, partition, record, event, command, size_max)
