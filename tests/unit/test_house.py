@@ -24,7 +24,13 @@ CODE = re.compile(r"R\d{3}")
 PACKAGES = ("refold_schemas", "refold_projections", "refold", "refold_tools")
 SOURCES = ("schemas", "projections", "services", "tools")
 PAGE_SECTIONS = ["What happened", "What was kept", "What to do next"]
-IMPORTED_AS = {"pyyaml": "yaml"}
+IMPORTED_AS = {
+    "faust_streaming": "faust",
+    "opentelemetry_exporter_otlp_proto_http": "opentelemetry",
+    "opentelemetry_sdk": "opentelemetry",
+    "pyjwt": "jwt",
+    "pyyaml": "yaml",
+}
 ADR_SECTIONS = ["Context", "Choice", "What we gave up"]
 
 
@@ -323,19 +329,25 @@ def test_what_is_imported_is_declared() -> None:
         return {IMPORTED_AS.get(name, name) for name in bare}
 
     declared = names(project["dependencies"])
-    demo, dev = names(extras["demo"]), names(extras["dev"])
-    kafka = names(extras["kafka"])
+    extra = {name: names(requirements) for name, requirements in extras.items()}
+    demo, kafka = extra["demo"], extra["kafka"]
+    everything = set().union(*extra.values())
     ours = {*PACKAGES, "chaos", "support", "model", "mutants", "world"}
     ours |= {p.stem if p.suffix else p.name for p in (ROOT / "examples").iterdir()}
     allowed = {
-        "schemas": declared | names(extras["registry"]),
-        "projections": declared,
+        "schemas": declared | extra["registry"],
+        "projections": declared | extra["postgres"],
         # the conformance suite and the pytest plugin are for people who have pytest
-        "services": declared | kafka | {"pytest"},
+        "services": declared
+        | kafka
+        | extra["gateway"]
+        | extra["live"]
+        | extra["telemetry"]
+        | {"pytest"},
         # the bench measures what a Kafka transaction would cost, where Kafka's clients are there
-        "tools": declared | demo | kafka,
+        "tools": declared | demo | kafka | extra["export"],
         "examples": declared | demo | kafka,
-        "tests": declared | demo | dev,
+        "tests": declared | everything,
     }
     missing = []
     for folder, known in allowed.items():
