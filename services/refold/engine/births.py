@@ -29,9 +29,11 @@ from refold.engine.scopes import Scope, scope_of
 from refold_projections.fold.state import Slot
 from refold_schemas.errors.base import RefoldError
 from refold_schemas.errors.run import CallRefused, ValueTooLarge
-from refold_schemas.values import Argument, Fingerprints, Value
+from refold_schemas.values import Argument, Fingerprints, Value, encode_value
 
 SLEEP = "sleep"
+_tuple = tuple.__new__
+"""Makes a NamedTuple without the Python function that its own call goes through."""
 
 
 class Births:
@@ -99,7 +101,8 @@ class Births:
             stored = self._stored(definition, arguments)
             encoded = () if volatile else stored
             mark = self._fingerprints.of(definition.name, lasting, encoded)
-            self.asks.append(StepAsked(slot, definition, arguments, mark, stored))
+            asked = (slot, definition, arguments, mark, stored)
+            self.asks.append(_tuple(StepAsked, asked))
         else:
             mark = self._mark(definition, lasting, arguments)
             if mark != kept.fingerprint:
@@ -168,13 +171,20 @@ class Births:
             raise
 
     def _stored(self, definition: StepDef, arguments: Mapping[str, object]) -> tuple[Argument, ...]:
-        stored = encode_arguments(arguments)
-        for argument in stored:
-            body = argument.value.body
-            if body is not None and len(body) > self._value_bytes_max:
+        # As `encode_arguments` does it, written out: this is done for every step.
+        stored: list[Argument] = []
+        size_max, too_large = self._value_bytes_max, False
+        for name, given in arguments.items():
+            value = encode_value(given, path=name)
+            body = value.body
+            if body is not None and len(body) > size_max:
+                too_large = True  # said once it is known that each can be stored
+            stored.append(Argument(name, value))
+        if too_large:
+            for argument in stored:
                 what = f"step {definition.name}: argument {argument.name}"
                 self.check_size(what, argument.value)
-        return stored
+        return tuple(stored)
 
     def check_size(self, what: str, value: Value) -> None:
         """Raise ValueTooLarge for a value over the limit."""
