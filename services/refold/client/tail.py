@@ -107,6 +107,7 @@ class PartitionTail:
         self._lives: WeakValueDictionary[str, RunLife] = WeakValueDictionary()
         self._waiting = 0
         self._told = 0
+        self._caught_up = False
         self._touches: dict[asyncio.Future[None], tuple[bytes, int]] = {}
         self._names: dict[bytes, type | None] = {}
         self._task: asyncio.Task[None] | None = None
@@ -210,6 +211,7 @@ class PartitionTail:
     async def _follow(self) -> None:
         failing_since: float | None = None
         loop = asyncio.get_running_loop()
+        self._caught_up = False
         while self._wanted:
             try:
                 told = self._told
@@ -238,9 +240,15 @@ class PartitionTail:
     async def _read_on(self) -> None:
         log, partition = self._log, self._partition
         offset = self.position.offset_next
-        # First the read: on a busy log there is something, and to wait for it costs a request more.
-        records = await log.read(Topic.EVENTS, partition, offset, size_max=READ_SIZE_MAX)
-        if not records and await log.wait(Topic.EVENTS, partition, offset, timeout_ms=WAIT_MS):
+        # A read asks whether there is anything, a wait and the read behind it ask once for both. So
+        # what lies behind is read first, and once its end was come to, what is new is waited for.
+        records: Sequence[Record] = ()
+        if not self._caught_up:
+            records = await log.read(Topic.EVENTS, partition, offset, size_max=READ_SIZE_MAX)
+            self._caught_up = not records
+        if self._caught_up:
+            if not await log.wait(Topic.EVENTS, partition, offset, timeout_ms=WAIT_MS):
+                return
             records = await log.read(Topic.EVENTS, partition, offset, size_max=READ_SIZE_MAX)
         try:
             self._apply(records)
