@@ -9,7 +9,6 @@ from typing import Any
 from uuid import UUID
 
 from refold_schemas.values.canon import canon_at
-from refold_schemas.values.records import Argument
 
 REFOLD = UUID("cca6099e-8da4-5002-bebb-6ddb3caabf9a")
 """The namespace of every effect key: `uuid5(NAMESPACE_DNS, "refold")`. Fixed for ever."""
@@ -49,11 +48,18 @@ class Fingerprints:
         self._outer = hashlib.sha256(key.translate(_OUTER_PAD))
 
     def of(
-        self, name: str, arguments: Mapping[str, object], stored: Sequence[Argument] = ()
+        self,
+        name: str,
+        arguments: Mapping[str, object],
+        scalars: Sequence[bytes] | None = None,
     ) -> bytes:
-        """Return `fingerprint(nonce, name, arguments)`; `stored` are all of them, encoded."""
-        text = _canon_of_scalars(name, stored) if stored else None
-        if text is None:
+        """Return `fingerprint(nonce, name, arguments)`.
+
+        `scalars` are the stored bodies of all of them, in their order, where each `is_scalar`.
+        """
+        if scalars:
+            text = _canon_of_scalars(name, tuple(arguments), scalars)
+        else:
             text = canon_at([name, _plain(arguments)], "call")
         inner, outer = self._inner.copy(), self._outer.copy()
         inner.update(text)
@@ -66,22 +72,18 @@ _INNER_PAD = bytes([byte ^ 0x36 for byte in range(256)])
 _OUTER_PAD = bytes([byte ^ 0x5C for byte in range(256)])
 
 
-def _canon_of_scalars(name: str, stored: Sequence[Argument]) -> bytes | None:
-    """`canon([name, arguments])` from stored arguments; None unless each is a text or a number.
+def is_scalar(body: bytes, type_id: str) -> bool:
+    """Whether a stored body of a type is a text, a number, null, true or false.
 
-    Of those, and of null, true and false, the stored body is the canonical text.
+    Of those it is the canonical text.
     """
-    names: list[str] = []
-    bodies: list[bytes] = []
-    for argument in stored:
-        value = argument.value
-        body = value.body
-        if body is None or body[0] in _CONTAINERS or value.type:
-            return None
-        names.append(argument.name)
-        bodies.append(body)
-    arranged, pieces = _frame(name, tuple(names))
-    text: bytes = pieces % arranged(bodies)
+    return body[0] not in _CONTAINERS and not type_id
+
+
+def _canon_of_scalars(name: str, parameters: tuple[str, ...], scalars: Sequence[bytes]) -> bytes:
+    """`canon([name, arguments])` from the bodies of its arguments, each of which is a scalar."""
+    arranged, pieces = _frame(name, parameters)
+    text: bytes = pieces % arranged(scalars)
     return text
 
 

@@ -59,7 +59,7 @@ _Queued = tuple[
     Unacked,
     RunState | None,
     Sequence[Any],
-    list[Stamp],
+    Sequence[Stamp],
     list[Callable[[], None]],
     list[tuple[int, Any]] | None,
     int,
@@ -159,41 +159,33 @@ class Books:
         if at_ms is None:
             at_ms = self.now_ms()
         key = None if run_id is None else run_id.encode()
-        n = first = self._n_next
-        n_last = n + len(beside) + len(events) - 1
-        around = HEADER_SIZE + (len(key) if key else 0)
-        size = BATCH_OVERHEAD
-        encode, pack, claim_id = self.codec.encode, self._headers.pack, self.claim_id
-        entries: list[Entry] = []
-        stamps: list[Stamp] = []
-        for event in beside:
-            value = encode(event)
-            entries.append(Entry(None, value, pack(n, at_ms, self.command_next)))
-            size += RECORD_OVERHEAD + len(value) + HEADER_SIZE
-            n += 1
-        for event in events:
-            value = encode(event)
-            told = command_next if command_next is not None and n == n_last else self.command_next
-            entries.append(_tuple(Entry, (key, value, pack(n, at_ms, told))))
-            bytes_here = len(value) + around
-            size += RECORD_OVERHEAD + bytes_here
-            stamp = (at_ms, claim_id, n, bytes_here, self.facts.unclean_total)
-            stamps.append(_tuple(Stamp, stamp))
-            n += 1
+        first = self._n_next
+        n_last = first + len(beside) + len(events) - 1
+        if n_last == first and not beside:  # one event of a run: what a step's decision is
+            value = self.codec.encode(events[0])
+            told = self.command_next if command_next is None else command_next
+            entry = (key, value, self._headers.pack(first, at_ms, told))
+            entries: Sequence[Entry] = (_tuple(Entry, entry),)
+            bytes_here = len(value) + HEADER_SIZE + (len(key) if key else 0)
+            size = BATCH_OVERHEAD + RECORD_OVERHEAD + bytes_here
+            stamp = (at_ms, self.claim_id, first, bytes_here, self.facts.unclean_total)
+            stamps: Sequence[Stamp] = (_tuple(Stamp, stamp),)
+        else:
+            entries, stamps, size = self._encoded(key, beside, events, at_ms, command_next)
         # As the log counts it (`log.sizes`): what it would refuse is refused here, before anything
         # changes.
         if size > self._batch_size_max:
             raise DecisionTooLarge(size, self._batch_size_max)
-        self._n_next = n
+        self._n_next = n_last + 1
         if command_next is not None:
             self.command_next = command_next
-        self.event_count += n - first
+        self.event_count += n_last + 1 - first
         orders: list[tuple[int, Any]] | None = None
         if beside or run_id is None or (events and type(events[0]) is CommandRejected):
             orders = self._orders_of((*beside, *events), at_ms)
         if run_id is None:
             noted = partial(self._noted, orders or [], at_ms, then)
-            tail.put(Decision(entries, size, n - 1, at_ms, self.command_next, noted))
+            tail.put(Decision(entries, size, n_last, at_ms, self.command_next, noted))
             return
         live = self._live
         before = state = live.get(run_id) or self.states.get(run_id)
@@ -202,13 +194,13 @@ class Books:
             unacked = self._unacked[run_id] = Unacked(before)
         else:
             unacked.count += 1
-        for event, stamp_of_it in zip(events, stamps, strict=True):
-            state = evolve(state, run_id, event, stamp_of_it)
+        for at, event in enumerate(events):
+            state = evolve(state, run_id, event, stamps[at])
             if type(event) is TimerScheduled:
                 self._on_timer(run_id, event)
         waiting = unacked.waiting = [] if then is None else [then]
         # What is known of it once it is acknowledged: no closure, which costs a cell for each name.
-        queued = (run_id, unacked, state, events, stamps, waiting, orders, n - first - 1)
+        queued = (run_id, unacked, state, events, stamps, waiting, orders, n_last - first)
         acked = partial(self._acked, queued)
         tail.put(_tuple(Decision, (entries, size, n_last, at_ms, self.command_next, acked)))
         if state is None:
@@ -221,6 +213,36 @@ class Books:
             self._on_change(run_id)
         if state.event_count > self._events_max or state.byte_count > self._run_bytes_max:
             self._on_limit(run_id)
+
+    def _encoded(
+        self,
+        key: bytes | None,
+        beside: Sequence[PartitionEvent],
+        events: Sequence[Any],
+        at_ms: int,
+        command_next: int | None,
+    ) -> tuple[list[Entry], list[Stamp], int]:
+        """A decision of several events as records, the stamps of `events`, and their size."""
+        encode, pack, claim_id = self.codec.encode, self._headers.pack, self.claim_id
+        n = self._n_next
+        n_last = n + len(beside) + len(events) - 1
+        around = HEADER_SIZE + (len(key) if key else 0)
+        size = BATCH_OVERHEAD
+        entries: list[Entry] = []
+        stamps: list[Stamp] = []
+        for event in beside:
+            value = encode(event)
+            entries.append(Entry(None, value, pack(n, at_ms, self.command_next)))
+            size += RECORD_OVERHEAD + len(value) + HEADER_SIZE
+            n += 1
+        for event in events:
+            value = encode(event)
+            told = command_next if command_next is not None and n == n_last else self.command_next
+            entries.append(Entry(key, value, pack(n, at_ms, told)))
+            size += RECORD_OVERHEAD + len(value) + around
+            stamps.append(Stamp(at_ms, claim_id, n, len(value) + around, self.facts.unclean_total))
+            n += 1
+        return entries, stamps, size
 
     def _noted(
         self,
