@@ -102,7 +102,9 @@ class PartitionTail:
     def __init__(self, log: Log, codec: Codec, partition: int) -> None:
         self._log, self._codec, self._partition = log, codec, partition
         self.position = Position()
-        self._begun, self._beginning = False, asyncio.Lock()
+        self._begun = False
+        self._beginning: asyncio.Future[None] | None = None
+        """While somebody takes the position."""
         self._decisions: dict[str, _Expected] = {}
         self._lives: WeakValueDictionary[str, RunLife] = WeakValueDictionary()
         self._waiting = 0
@@ -127,16 +129,22 @@ class PartitionTail:
         checkpoint the claim rule goes on as if everything before it had been read.
         """
         self._check_open()
-        if self._begun:
-            return
-        async with self._beginning:
-            if self._begun:
-                return
-            restored = await checkpoints.load(
-                self._log, self._partition, self._codec, keep=lambda _: False
-            )
-            self.position = restored.fold.position
-            self._begun = True
+        while not self._begun:
+            if self._beginning is not None:
+                # No lock: it lets in one of those who wait at each turn of the loop, and what they
+                # then send would leave in as many pieces.
+                await asyncio.wait({self._beginning})
+                continue
+            self._beginning = asyncio.get_running_loop().create_future()
+            try:
+                restored = await checkpoints.load(
+                    self._log, self._partition, self._codec, keep=lambda _: False
+                )
+                self.position = restored.fold.position
+                self._begun = True
+            finally:
+                beginning, self._beginning = self._beginning, None
+                beginning.set_result(None)
 
     def expect(self, command_id: str) -> "asyncio.Future[Decision]":
         """A future for the first decision that carries `command_id`.
