@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from refold_schemas.errors import ValueRefused, ValueUnreadable
 from refold_schemas.values import (
-    Argument,
     Fingerprints,
     Value,
     canon,
@@ -22,6 +21,7 @@ from refold_schemas.values import (
     effect_key,
     encode_value,
     fingerprint,
+    is_scalar,
 )
 from support.shop import Colour, Hiding, Level, Line, Open, Order
 from support.storable import PLAIN, STORABLE, same
@@ -178,6 +178,17 @@ NAMES = st.text(min_size=1).filter(str.isidentifier) | st.sampled_from(["index",
 def test_a_fingerprint_of_stored_arguments_is_that_of_the_arguments(
     name: str, arguments: dict[str, object]
 ) -> None:
-    stored = [Argument(key, encode_value(value)) for key, value in arguments.items()]
+    stored = [encode_value(value) for value in arguments.values()]
+    bodies = [v.body for v in stored if v.body is not None and is_scalar(v.body, v.type)]
     made = Fingerprints(bytes(32))
-    assert made.of(name, arguments, stored) == fingerprint(bytes(32), name, arguments)
+    scalars = bodies if len(bodies) == len(stored) else None
+    assert made.of(name, arguments, scalars) == fingerprint(bytes(32), name, arguments)
+    assert made.of(name, arguments) == fingerprint(bytes(32), name, arguments)
+
+
+@pytest.mark.parametrize("size", [0, 1, 32, 63, 64, 65, 200])
+def test_fingerprints_are_hmac_whatever_the_size_of_the_nonce(size: int) -> None:
+    nonce = bytes(range(size))
+    assert Fingerprints(nonce).of("charge", {"pence": 1}) == fingerprint(
+        nonce, "charge", {"pence": 1}
+    )

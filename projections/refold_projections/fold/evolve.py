@@ -52,6 +52,8 @@ from refold_schemas.values import ErrorInfo
 
 _tuple = tuple.__new__
 """Makes a NamedTuple without the Python function that its own call goes through."""
+_HOT = RunState._fields.index("slots")
+"""Where the fields of a state begin that a completed step changes."""
 _NO_INTENT = tuple(Slot._field_defaults.values())[3:-1]
 """From `effect_key` on, without the outcome: what a slot without an intent has there."""
 
@@ -66,12 +68,10 @@ def evolve(state: RunState | None, run_id: str, event: RunEvent, stamp: Stamp) -
             return None
         state = _born(run_id, event, stamp)
     else:
-        if (
-            isinstance(event, StepCompleted)
-            and event.step is not None
-            and event.slot not in state.slots
-        ):
-            return _completed_at_once(state, event, event.step, stamp)
+        if type(event) is StepCompleted:
+            step = event.step
+            if step is not None and event.slot not in state.slots:
+                return _completed_at_once(state, event, step, stamp)
         applier = _APPLIERS.get(type(event))
         if applier is not None:  # a record of another kind under a run's key says nothing of it
             state = applier(state, event, stamp)
@@ -214,34 +214,29 @@ def _result(state: RunState, event: StepCompleted, stamp: Stamp) -> Outcome:
 
 def _completed_at_once(state: RunState, event: StepCompleted, step: str, stamp: Stamp) -> RunState:
     """The hot path, whole: a step without an intent, at its first try."""
-    slot = _tuple(
-        Slot,
-        (
-            event.slot,
-            step,
-            state.born_next,
-            "",
-            event.fingerprint or b"",
-            event.arguments or (),
-            *_NO_INTENT,
-            _result(state, event, stamp),
-        ),
+    at_ms, _, _, size, unclean_total = stamp
+    name = event.slot
+    hot: Any = state[_HOT:]
+    slots, open_slots, born, order, _, event_count, byte_count, _ = hot
+    outcome: Any
+    if event.unrecordable is None:
+        outcome = _tuple(Outcome, ("ok", order, at_ms, event.result, None, None))
+    else:
+        outcome = _result(state, event, stamp)
+    arguments = event.arguments or ()
+    made = (name, step, born, "", event.fingerprint or b"", arguments, *_NO_INTENT, outcome)
+    # What every event changes comes last in a state, so that the rest is taken over in one piece.
+    changed = (
+        slots.set(name, _tuple(Slot, made)),
+        open_slots,
+        born + 1,
+        order + 1,
+        unclean_total,
+        event_count + 1,
+        byte_count + size,
+        at_ms,
     )
-    (*cold, slots, open_slots, born, order, _, count, size, _) = state
-    return _tuple(
-        RunState,
-        (
-            *cold,
-            slots.set(event.slot, slot),
-            open_slots,
-            born + 1,
-            order + 1,
-            stamp.unclean_total,
-            count + 1,
-            size + stamp.size,
-            stamp.at_ms,
-        ),
-    )
+    return _tuple(RunState, state[:_HOT] + changed)
 
 
 def _completed(state: RunState, event: StepCompleted, stamp: Stamp) -> RunState:

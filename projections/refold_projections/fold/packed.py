@@ -32,12 +32,13 @@ class RunStates(MutableMapping[str, RunState]):
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
-        self._live: dict[str, RunState] = {}
+        self.live: dict[str, RunState] = {}
+        """Those kept as objects: for reading, and to put a newer state in the place of an older."""
         self._packed: dict[str, bytes] = {}
 
     def __getitem__(self, run_id: str) -> RunState:
         """The state of the run. Raises KeyError."""
-        state = self._live.get(run_id)
+        state = self.live.get(run_id)
         if state is not None:
             return state
         snapshot = self._codec.decode(self._packed[run_id])
@@ -45,48 +46,43 @@ class RunStates(MutableMapping[str, RunState]):
 
     def get(self, run_id: str, default: Any = None) -> Any:
         """The state of the run, or `default`; written out, as it is asked for at every step."""
-        state = self._live.get(run_id)
+        state = self.live.get(run_id)
         if state is not None:
             return state
         return self[run_id] if run_id in self._packed else default
 
     def __setitem__(self, run_id: str, state: RunState) -> None:
         """Keep the state as objects."""
-        self._live[run_id] = state
+        self.live[run_id] = state
         if self._packed:
             self._packed.pop(run_id, None)
 
     def __delitem__(self, run_id: str) -> None:
         """Forget the run. Raises KeyError."""
-        if self._live.pop(run_id, None) is None:
+        if self.live.pop(run_id, None) is None:
             del self._packed[run_id]
 
     def __iter__(self) -> Iterator[str]:
         """The run_ids: live ones, then packed ones."""
-        yield from self._live
+        yield from self.live
         yield from self._packed
 
     def __len__(self) -> int:
         """How many runs."""
-        return len(self._live) + len(self._packed)
+        return len(self.live) + len(self._packed)
 
     def __contains__(self, run_id: object) -> bool:
         """Whether the run is known, without unpacking it."""
-        return run_id in self._live or run_id in self._packed
-
-    @property
-    def live(self) -> dict[str, RunState]:
-        """Those kept as objects. For reading only."""
-        return self._live
+        return run_id in self.live or run_id in self._packed
 
     def put_packed(self, run_id: str, snapshot: bytes) -> None:
         """Keep a run as the bytes of its snapshot."""
         self._packed[run_id] = snapshot
-        self._live.pop(run_id, None)
+        self.live.pop(run_id, None)
 
     def pack(self, run_id: str, mark: Mark) -> None:
         """Pack a durable state whose last record is `mark`; nothing if it is packed or unknown."""
-        state = self._live.get(run_id)
+        state = self.live.get(run_id)
         if state is not None:
             self.put_packed(run_id, b"".join(snapshot_pieces(self._codec, state, mark)))
 

@@ -25,16 +25,36 @@ def quick_writer(parsed: Parsed, classes: Classes) -> Write:
 TEXT_MAX, TEXTS_MAX = 64, 4_096
 """How long a text may be to be kept encoded, and how many are kept: names come again and again."""
 _texts: dict[str, bytes] = {}
+_some_texts: dict[str, bytes] = {}
+"""The same behind the mark that they are not null."""
+_SOME = bytes([2])
+_SOME_SIZES = tuple(_SOME + varint(size) for size in range(1024))
+"""The mark that bytes are not null and how many they are, for nearly all of them."""
+
+USUAL = {"refold.values.Value": ("", 1, "j1", None)}
+"""With what nearly every instance of a record begins: written at once where it is just that.
+
+Compared is by identity, so that nothing else can pass for it (1 is no True); a value that
+`encode_value` made has these very objects, any other one is written field by field.
+"""
 
 
 def _text(value: str) -> bytes:
     """Encode a text with its length in front of it. Raises ValueError for a lone surrogate."""
     data = value.encode()
-    data = varint(len(data)) + data
+    return _keep(_texts, value, varint(len(data)) + data)
+
+
+def _some_text(value: str) -> bytes:
+    """The same behind the mark that it is not null."""
+    return _keep(_some_texts, value, _SOME + _text(value))
+
+
+def _keep(texts: dict[str, bytes], value: str, data: bytes) -> bytes:
     if len(value) <= TEXT_MAX:
-        if len(_texts) >= TEXTS_MAX:
-            _texts.clear()  # what comes again is soon here again
-        _texts[value] = data
+        if len(texts) >= TEXTS_MAX:
+            texts.clear()  # what comes again is soon here again
+        texts[value] = data
     return data
 
 
@@ -56,7 +76,16 @@ class _Compiler:
         return self._records[name]
 
     def _generate(self, name: str) -> Write:
-        shown: dict[str, Any] = {"Odd": Odd, "varint": varint, "texts": _texts, "text": _text}
+        shown: dict[str, Any] = {
+            "Odd": Odd,
+            "varint": varint,
+            "texts": _texts,
+            "text": _text,
+            "some_texts": _some_texts,
+            "some_text": _some_text,
+            "some_sizes": _SOME_SIZES,
+            "some_size_max": len(_SOME_SIZES),
+        }
         within, self._within = self._within, []  # a writer of its own
         lines = ["def write(v, out):", *(f"    {line}" for line in self._body(name, "v", shown))]
         self._within = within
@@ -73,11 +102,44 @@ class _Compiler:
         shown[f"cls_{of}"] = cls
         lines = [f"if type({of}) is not cls_{of}: raise Odd"]
         self._within.append(name)
+        usual = USUAL.get(name, ())
+        head: list[str] = []
         for index, field in enumerate(described):
-            lines.append(f"{of}_{index} = {of}.{field['name']}")
-            lines += self._field(field["type"], f"{of}_{index}", shown)
+            here = head if index < len(usual) else lines
+            here.append(f"{of}_{index} = {of}.{field['name']}")
+            here += self._field(field["type"], f"{of}_{index}", shown)
+            if index + 1 == len(usual):
+                lines += self._usual(described, usual, head, of, shown)
         self._within.pop()
         return lines
+
+    def _usual(
+        self,
+        described: list[dict[str, Any]],
+        usual: tuple[Any, ...],
+        head: list[str],
+        of: str,
+        shown: dict[str, Any],
+    ) -> list[str]:
+        """Return the lines that write the first fields at once if they are the usual ones.
+
+        `head` writes them one by one, and makes the bytes of the usual ones here.
+        """
+        lines = ["out = bytearray()"]
+        tests: list[str] = []
+        for index, (field, value) in enumerate(zip(described, usual, strict=False)):
+            usual_at = f"usual_{of}_{index}"
+            shown[usual_at] = value
+            lines.append(f"{of}_{index} = {usual_at}")
+            lines += self._field(field["type"], f"{of}_{index}", shown)
+            tests.append(f"{of}.{field['name']} is {usual_at}")
+        made = dict(shown)
+        exec("\n".join(lines), made)
+        return [
+            f"if {' and '.join(tests)}: out += {bytes(made['out'])!r}",
+            "else:",
+            *(f"    {line}" for line in head),
+        ]
 
     def _field(self, schema: Any, of: str, shown: dict[str, Any]) -> list[str]:
         match schema:
@@ -101,6 +163,24 @@ class _Compiler:
                     f"if {of} is True: out.append(1)",
                     f"elif {of} is False: out.append(0)",
                     "else: raise Odd",
+                ]
+            case ["null", "string"]:
+                return [
+                    f"if {of} is None: out.append(0)",
+                    f"elif type({of}) is not str: raise Odd",
+                    "else:",
+                    f"    b = some_texts.get({of})",
+                    f"    out += some_text({of}) if b is None else b",
+                ]
+            case ["null", "bytes"]:
+                return [
+                    f"if {of} is None: out.append(0)",
+                    f"elif type({of}) is not bytes: raise Odd",
+                    "else:",
+                    f"    n = len({of})",
+                    "    if n < some_size_max: out += some_sizes[n]",
+                    "    else: out.append(2); out += varint(n)",
+                    f"    out += {of}",
                 ]
             case ["null", other]:
                 return [

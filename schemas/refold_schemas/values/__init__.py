@@ -12,6 +12,7 @@ from refold_schemas.values.keys import (
     derive_uuid,
     effect_key,
     fingerprint,
+    is_scalar,
 )
 from refold_schemas.values.policy import Policy, Retry
 from refold_schemas.values.reading import decode_value, decode_value_as
@@ -63,6 +64,7 @@ __all__ = [
     "encode_error",
     "encode_value",
     "fingerprint",
+    "is_scalar",
     "line_of",
     "secret_in",
     "text_of",

@@ -91,11 +91,9 @@ class Plain:
     NaN and lone surrogates are not seen.
     """
 
-    __slots__ = ("has_floats", "left")
-
-    def __init__(self) -> None:
-        self.left = NODES_MAX
-        self.has_floats = False
+    # Of the class, so that nothing has to be set where one is made: that is done for every value.
+    left = NODES_MAX
+    has_floats = False
 
     def fits(self, obj: object) -> bool:
         """Whether it does."""

@@ -102,11 +102,14 @@ class PartitionTail:
     def __init__(self, log: Log, codec: Codec, partition: int) -> None:
         self._log, self._codec, self._partition = log, codec, partition
         self.position = Position()
-        self._begun, self._beginning = False, asyncio.Lock()
+        self._begun = False
+        self._beginning: asyncio.Future[None] | None = None
+        """While somebody takes the position."""
         self._decisions: dict[str, _Expected] = {}
         self._lives: WeakValueDictionary[str, RunLife] = WeakValueDictionary()
         self._waiting = 0
         self._told = 0
+        self._caught_up = False
         self._touches: dict[asyncio.Future[None], tuple[bytes, int]] = {}
         self._names: dict[bytes, type | None] = {}
         self._task: asyncio.Task[None] | None = None
@@ -126,16 +129,22 @@ class PartitionTail:
         checkpoint the claim rule goes on as if everything before it had been read.
         """
         self._check_open()
-        if self._begun:
-            return
-        async with self._beginning:
-            if self._begun:
-                return
-            restored = await checkpoints.load(
-                self._log, self._partition, self._codec, keep=lambda _: False
-            )
-            self.position = restored.fold.position
-            self._begun = True
+        while not self._begun:
+            if self._beginning is not None:
+                # No lock: it lets in one of those who wait at each turn of the loop, and what they
+                # then send would leave in as many pieces.
+                await asyncio.wait({self._beginning})
+                continue
+            self._beginning = asyncio.get_running_loop().create_future()
+            try:
+                restored = await checkpoints.load(
+                    self._log, self._partition, self._codec, keep=lambda _: False
+                )
+                self.position = restored.fold.position
+                self._begun = True
+            finally:
+                beginning, self._beginning = self._beginning, None
+                beginning.set_result(None)
 
     def expect(self, command_id: str) -> "asyncio.Future[Decision]":
         """A future for the first decision that carries `command_id`.
@@ -210,6 +219,7 @@ class PartitionTail:
     async def _follow(self) -> None:
         failing_since: float | None = None
         loop = asyncio.get_running_loop()
+        self._caught_up = False
         while self._wanted:
             try:
                 told = self._told
@@ -238,9 +248,15 @@ class PartitionTail:
     async def _read_on(self) -> None:
         log, partition = self._log, self._partition
         offset = self.position.offset_next
-        # First the read: on a busy log there is something, and to wait for it costs a request more.
-        records = await log.read(Topic.EVENTS, partition, offset, size_max=READ_SIZE_MAX)
-        if not records and await log.wait(Topic.EVENTS, partition, offset, timeout_ms=WAIT_MS):
+        # A read asks whether there is anything, a wait and the read behind it ask once for both. So
+        # what lies behind is read first, and once its end was come to, what is new is waited for.
+        records: Sequence[Record] = ()
+        if not self._caught_up:
+            records = await log.read(Topic.EVENTS, partition, offset, size_max=READ_SIZE_MAX)
+            self._caught_up = not records
+        if self._caught_up:
+            if not await log.wait(Topic.EVENTS, partition, offset, timeout_ms=WAIT_MS):
+                return
             records = await log.read(Topic.EVENTS, partition, offset, size_max=READ_SIZE_MAX)
         try:
             self._apply(records)

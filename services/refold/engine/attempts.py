@@ -378,7 +378,8 @@ class Attempts:
         ask = call.ask
         if owner.ended or ask is None:
             return
-        state = owner.books.states[call.run_id]
+        run_id, states = call.run_id, owner.books.states
+        state = states.live.get(run_id) or states[run_id]
         slot = state.slots.get(call.slot)
         if state.ended is not None or (
             slot is not None and slot.outcome is not None and call.slot not in self._expired(call)
@@ -388,7 +389,6 @@ class Attempts:
             kind, value = "raised", TimeoutError("the step started after its deadline")
         kept = decide.kept_arguments(ask.stored)
         bare = NoIntent(call.definition.name, ask.fingerprint, kept)
-        run_id = call.run_id
         if kind == "returned":
             result, unrecordable = storable(value, owner.settings.value_bytes_max)
             model = read_model_use(value) if call.definition.is_model else None

@@ -6,6 +6,7 @@ person or another process can see comes from durable state. Source: design, sect
 
 import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from refold.engine.log_clock import LogClock
@@ -46,11 +47,26 @@ class Unacked:
 
     def __init__(self, durable: RunState | None) -> None:
         self.durable = durable
-        self.count = 0
+        self.count = 1
         self.told = False
         """Whether a report was folded meanwhile: the states kept with decisions are without it."""
         self.waiting: list[Callable[[], None]] = []
         """Those that wait for the decision which was queued last."""
+
+
+_Queued = tuple[
+    str,
+    Unacked,
+    RunState | None,
+    Sequence[Any],
+    Sequence[Stamp],
+    list[Callable[[], None]],
+    list[tuple[int, Any]] | None,
+    int,
+]
+"""One decision of a run on its way: the run, what is queued of it, its state behind the decision,
+its events and their stamps, who waits, what of it is about commands, and how many records stand
+between its first and its last one."""
 
 
 class DecisionTooLarge(Exception):
@@ -86,6 +102,7 @@ class Books:
         self.facts = fold.facts
         self.states = states
         """Tentative: all queued events included. Of a run with nothing queued: durable too."""
+        self._live = states.live
         self.marks: dict[str, Mark] = fold.marks
         self.orders = Orders(fold.orders.kept())
         """Tentative: what is parked, all queued events included. Its outbox is empty of those."""
@@ -142,90 +159,126 @@ class Books:
         if at_ms is None:
             at_ms = self.now_ms()
         key = None if run_id is None else run_id.encode()
-        n = first = self._n_next
+        first = self._n_next
+        n_last = first + len(beside) + len(events) - 1
+        if n_last == first and not beside:  # one event of a run: what a step's decision is
+            value = self.codec.encode(events[0])
+            told = self.command_next if command_next is None else command_next
+            entry = (key, value, self._headers.pack(first, at_ms, told))
+            entries: Sequence[Entry] = (_tuple(Entry, entry),)
+            bytes_here = len(value) + HEADER_SIZE + (len(key) if key else 0)
+            size = BATCH_OVERHEAD + RECORD_OVERHEAD + bytes_here
+            stamp = (at_ms, self.claim_id, first, bytes_here, self.facts.unclean_total)
+            stamps: Sequence[Stamp] = (_tuple(Stamp, stamp),)
+        else:
+            entries, stamps, size = self._encoded(key, beside, events, at_ms, command_next)
+        # As the log counts it (`log.sizes`): what it would refuse is refused here, before anything
+        # changes.
+        if size > self._batch_size_max:
+            raise DecisionTooLarge(size, self._batch_size_max)
+        self._n_next = n_last + 1
+        if command_next is not None:
+            self.command_next = command_next
+        self.event_count += n_last + 1 - first
+        orders: list[tuple[int, Any]] | None = None
+        if beside or run_id is None or (events and type(events[0]) is CommandRejected):
+            orders = self._orders_of((*beside, *events), at_ms)
+        if run_id is None:
+            noted = partial(self._noted, orders or [], at_ms, then)
+            tail.put(Decision(entries, size, n_last, at_ms, self.command_next, noted))
+            return
+        live = self._live
+        before = state = live.get(run_id) or self.states.get(run_id)
+        unacked = self._unacked.get(run_id)
+        if unacked is None:
+            unacked = self._unacked[run_id] = Unacked(before)
+        else:
+            unacked.count += 1
+        for at, event in enumerate(events):
+            state = evolve(state, run_id, event, stamps[at])
+            if type(event) is TimerScheduled:
+                self._on_timer(run_id, event)
+        waiting = unacked.waiting = [] if then is None else [then]
+        # What is known of it once it is acknowledged: no closure, which costs a cell for each name.
+        queued = (run_id, unacked, state, events, stamps, waiting, orders, n_last - first)
+        acked = partial(self._acked, queued)
+        tail.put(_tuple(Decision, (entries, size, n_last, at_ms, self.command_next, acked)))
+        if state is None:
+            return
+        if run_id in live:
+            live[run_id] = state
+        else:
+            self.states[run_id] = state
+        if state.red or state.stray:
+            self._on_change(run_id)
+        if state.event_count > self._events_max or state.byte_count > self._run_bytes_max:
+            self._on_limit(run_id)
+
+    def _encoded(
+        self,
+        key: bytes | None,
+        beside: Sequence[PartitionEvent],
+        events: Sequence[Any],
+        at_ms: int,
+        command_next: int | None,
+    ) -> tuple[list[Entry], list[Stamp], int]:
+        """A decision of several events as records, the stamps of `events`, and their size."""
+        encode, pack, claim_id = self.codec.encode, self._headers.pack, self.claim_id
+        n = self._n_next
         n_last = n + len(beside) + len(events) - 1
         around = HEADER_SIZE + (len(key) if key else 0)
         size = BATCH_OVERHEAD
-        encode, headers, unclean = self.codec.encode, self._headers, self.facts.unclean_total
         entries: list[Entry] = []
         stamps: list[Stamp] = []
         for event in beside:
             value = encode(event)
-            entries.append(Entry(None, value, headers.pack(n, at_ms, self.command_next)))
+            entries.append(Entry(None, value, pack(n, at_ms, self.command_next)))
             size += RECORD_OVERHEAD + len(value) + HEADER_SIZE
             n += 1
         for event in events:
             value = encode(event)
             told = command_next if command_next is not None and n == n_last else self.command_next
-            entries.append(_tuple(Entry, (key, value, headers.pack(n, at_ms, told))))
-            bytes_here = len(value) + around
-            size += RECORD_OVERHEAD + bytes_here
-            stamps.append(_tuple(Stamp, (at_ms, self.claim_id, n, bytes_here, unclean)))
+            entries.append(Entry(key, value, pack(n, at_ms, told)))
+            size += RECORD_OVERHEAD + len(value) + around
+            stamps.append(Stamp(at_ms, claim_id, n, len(value) + around, self.facts.unclean_total))
             n += 1
-        # As the log counts it (`log.sizes`): what it would refuse is refused here, before anything
-        # changes.
-        if size > self._batch_size_max:
-            raise DecisionTooLarge(size, self._batch_size_max)
-        self._n_next = n
-        if command_next is not None:
-            self.command_next = command_next
-        self.event_count += n - first
-        orders: list[tuple[int, Any]] = []
-        if beside or run_id is None or (events and type(events[0]) is CommandRejected):
-            orders = self._orders_of((*beside, *events), at_ms)
-        if run_id is None:
+        return entries, stamps, size
 
-            def noted(offset: int) -> None:
-                self._note_orders(orders, offset, at_ms)
-                if then is not None:
-                    then()
+    def _noted(
+        self,
+        orders: list[tuple[int, Any]],
+        at_ms: int,
+        then: Callable[[], None] | None,
+        offset: int,
+    ) -> None:
+        """A decision of the partition is durable: its first record stands at `offset`."""
+        self._note_orders(orders, offset, at_ms)
+        if then is not None:
+            then()
 
-            tail.put(Decision(entries, size, n - 1, at_ms, self.command_next, noted))
-            return
-        state = self.states.get(run_id)
-        unacked = self._unacked.get(run_id)
-        if unacked is None:
-            unacked = self._unacked[run_id] = Unacked(state)
-        unacked.count += 1
-        for event, stamp in zip(events, stamps, strict=True):
-            state = evolve(state, run_id, event, stamp)
-            if type(event) is TimerScheduled:
-                self._on_timer(run_id, event)
+    def _acked(self, queued: "_Queued", offset: int) -> None:
+        """A decision of a run is durable: its first record stands at `offset`."""
+        run_id, unacked, state, events, stamps, waiting, orders, behind_first = queued
+        if orders:
+            self._note_orders(orders, offset, stamps[0].at_ms)
         if state is not None:
-            self.states[run_id] = state
-
-        waiting: list[Callable[[], None]] = [] if then is None else [then]
-        unacked.waiting = waiting
-
-        def acked(offset: int) -> None:
-            if orders:
-                self._note_orders(orders, offset, at_ms)
-            if state is not None:
-                mark = (offset + n_last - first, self.claim_id, n_last)
-                self.marks[run_id] = _tuple(Mark, mark)
-                self.dirty[run_id] = None
+            mark = (offset + behind_first, self.claim_id, stamps[-1].n)
+            self.marks[run_id] = _tuple(Mark, mark)
+            self.dirty[run_id] = None
+        if unacked.count == 1:
+            del self._unacked[run_id]
+        else:
             unacked.count -= 1
-            if not unacked.count:
-                del self._unacked[run_id]
-            elif not unacked.told:
+            if not unacked.told:
                 unacked.durable = state
             else:
                 for event, stamp in zip(events, stamps, strict=True):
                     unacked.durable = evolve(unacked.durable, run_id, event, stamp)
-            for waits in waiting:
-                try:
-                    waits()
-                except Exception as error:
-                    self._failed(run_id, error)
-
-        decision = (entries, size, n_last, at_ms, self.command_next, acked)
-        tail.put(_tuple(Decision, decision))
-        if state is None:
-            return
-        if state.red or state.stray:
-            self._on_change(run_id)
-        if state.event_count > self._events_max or state.byte_count > self._run_bytes_max:
-            self._on_limit(run_id)
+        for waits in waiting:
+            try:
+                waits()
+            except Exception as error:
+                self._failed(run_id, error)
 
     def _orders_of(self, events: Sequence[Any], at_ms: int) -> list[tuple[int, Any]]:
         """Those events of a decision that are about commands to be parked or sent, each with its

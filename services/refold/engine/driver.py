@@ -360,7 +360,8 @@ class Driver:
 
     def check_limits(self, run_id: str) -> None:
         """Park a run that is over its limit, warn once at a fifth of it. Its end has no limit."""
-        state = self.owner.books.states.get(run_id)
+        states = self.owner.books.states
+        state = states.live.get(run_id) or states.get(run_id)
         settings = self.owner.settings
         if state is None or (
             state.event_count <= self._events_warned and state.byte_count <= self._bytes_warned
@@ -401,7 +402,9 @@ class Driver:
         session = actor.session
         if session is not None and actor.waits_for_log and not durable:
             return
-        state = owner.books.states[run_id]
+        states = owner.books.states
+        # An actor's run is not packed: written out, as this is done for every step.
+        state = states.live.get(run_id) or states[run_id]
         if session is None:
             if state.cancel is not None:
                 self.cancelling(actor)

@@ -50,22 +50,18 @@ class SharedTasks:
                         continue
                     context = contextvars.Context()
                     try:
-                        step = context.run(call.enter)
+                        step, made = context.run(_begin, call)
                     except BaseException as error:  # exit signals too: they end the step only
                         call.end("raised", error)
+                        if task.cancelling():
+                            return  # the step has cancelled its task; the next one gets another
                         continue
-                    if type(step) is not types.CoroutineType:
-                        step = _of_any(step)
-                    try:
-                        awaited = context.run(step.send, None)
-                    except StopIteration as stop:
-                        call.end("returned", stop.value)
-                    except BaseException as error:
-                        call.end("raised", error)
+                    if step is None:
+                        call.end("returned", made)
                     else:
                         call.task, is_mine = task, False
                         self._hand_over()
-                        await _go_on(call, step, context, awaited)
+                        await _go_on(call, step, context, made)
                         return
                     if task.cancelling():
                         return  # the step has cancelled its task; the next one gets another
@@ -79,6 +75,17 @@ class SharedTasks:
         self._is_served = False
         if self._queue:
             self._serve()
+
+
+def _begin(call: Call) -> tuple[Coroutine[Any, Any, Any] | None, Any]:
+    """Run a step until it waits: its coroutine and what it waits for, or None and its result."""
+    step = call.enter()
+    if type(step) is not types.CoroutineType:
+        step = _of_any(step)
+    try:
+        return step, step.send(None)
+    except StopIteration as stop:
+        return None, stop.value
 
 
 async def _of_any(made: Any) -> Any:

@@ -122,8 +122,12 @@ class Tail:
                 self._idle.set()
 
     def _next_batch(self) -> list[Decision]:
+        if self.queued_bytes <= self.batch_bytes:  # nothing is in flight now: all of it is queued
+            batch = list(self._queue)
+            self._queue.clear()
+            return batch
         size = 0
-        batch: list[Decision] = []
+        batch = []
         while self._queue and (not batch or size + self._queue[0].size <= self.batch_bytes):
             decision = self._queue.popleft()
             batch.append(decision)

@@ -1,8 +1,9 @@
 """Reading from Kafka by offset: fetches, bounds and long polls, with no group and no position.
 
 One request is one answer about one partition: nothing is fetched ahead, and nothing is kept that a
-cut of the log could make wrong. Long polls have connections of their own, since a broker answers
-the requests of one connection one after the other.
+cut of the log could make wrong, but for the moment between a wait and the read that follows it:
+what a long poll was answered with is what that read gets. Long polls have connections of their own,
+since a broker answers the requests of one connection one after the other.
 """
 
 import asyncio
@@ -29,7 +30,12 @@ ASK_S = 10.0
 """How long one request may be without an answer: a broker that is frozen keeps its connections."""
 POLL_MS = 5_000
 """How long a broker holds a long poll; the next one follows only if somebody still waits."""
-POLL_SIZE = 1
+POLL_SIZE = 64 << 10
+"""A reader that falls behind gets so much at once: it waits for fewer answers, and catches up."""
+ONE = 1
+"""A size to be read of which the broker makes one batch."""
+HANDED_ON_S = 0.02
+"""So long after a wait its poll's answer is that of the read behind it, as if it came that late."""
 TRIM_TIMEOUT_MS = 10_000
 _READ_UNCOMMITTED = 0
 _EARLIEST, _LATEST = -2, -1
@@ -57,7 +63,9 @@ class Reader:
         self._client = client
         # The end of what is readable: it falls only if the log was cut.
         self._ends: dict[TopicPartition, int] = {}
-        self._polls: dict[TopicPartition, asyncio.Task[None]] = {}
+        self._polls: dict[TopicPartition, asyncio.Task[Fetched | None]] = {}
+        self._handed_on: dict[TopicPartition, tuple[Fetched, float]] = {}
+        """What a poll has found and nobody has read yet, and until when it may be read."""
 
     async def close(self) -> None:
         """End the polls under way."""
@@ -69,6 +77,11 @@ class Reader:
 
     async def read(self, place: TopicPartition, offset: int, size_max: int) -> list[Record]:
         """Records from `offset` on, at least one if there is any. Raises OutOfRange."""
+        handed_on = self._handed_on.pop(place, None)
+        if handed_on is not None:
+            found, until_s = handed_on
+            if found.records[0].offset == offset and asyncio.get_running_loop().time() < until_s:
+                return found.records
         while True:
             fetched = await self._retried(partial(self._fetch, place, offset, size_max))
             if fetched.records or fetched.offset_next >= fetched.end:
@@ -83,7 +96,7 @@ class Reader:
         known = self._ends.get(place)
         if known is not None:  # one request, which says both, instead of two
             try:
-                fetched = await self._retried(partial(self._fetch, place, known, POLL_SIZE))
+                fetched = await self._retried(partial(self._fetch, place, known, ONE))
                 return fetched.start, fetched.end
             except OutOfRange:
                 del self._ends[place]  # the log was cut, or trimmed up to its end
@@ -105,7 +118,7 @@ class Reader:
             end = self._ends.get(place)
             if end is None or looked < end:
                 try:
-                    if await self.read(place, looked, POLL_SIZE):
+                    if await self.read(place, looked, ONE):
                         return True
                     looked = max(looked, self._ends.get(place, looked))
                 except OutOfRange:
@@ -126,7 +139,10 @@ class Reader:
             if poll.done():
                 if poll.cancelled():
                     return False  # the handle is being closed
-                poll.result()
+                found = poll.result()
+                if found is not None and found.records and found.records[0].offset >= looked:
+                    self._handed_on[place] = (found, loop.time() + HANDED_ON_S)
+                    return True
 
     def acknowledged(self, place: TopicPartition, end: int) -> None:
         """An append was acknowledged: what lies before `end` can be read from now on."""
@@ -134,6 +150,7 @@ class Reader:
 
     async def trim(self, place: TopicPartition, before_offset: int) -> None:
         """Delete the records before an offset. Raises OutOfRange where that is none of the log."""
+        self._handed_on.pop(place, None)
 
         async def ask() -> None:
             request = DeleteRecordsRequest(
@@ -148,20 +165,21 @@ class Reader:
 
         await self._retried(ask)
 
-    def _poll_ended(self, place: TopicPartition, poll: asyncio.Task[None]) -> None:
+    def _poll_ended(self, place: TopicPartition, poll: asyncio.Task[Fetched | None]) -> None:
         self._polls.pop(place, None)
         if not poll.cancelled():
             poll.exception()  # who waited may have gone since: then it is nobody's
 
-    async def _poll(self, place: TopicPartition) -> None:
-        """Until the partition grows beyond the end that is known, or `POLL_MS`."""
+    async def _poll(self, place: TopicPartition) -> Fetched | None:
+        """Until the partition grows beyond the end that is known, or `POLL_MS`: what is there."""
         end = self._ends.get(place)
         if end is None:
             _, end = await self.bounds(place)
         try:
-            await self._retried(partial(self._fetch, place, end, POLL_SIZE, wait_ms=POLL_MS))
+            return await self._retried(partial(self._fetch, place, end, POLL_SIZE, wait_ms=POLL_MS))
         except OutOfRange:
             self._ends.pop(place, None)
+            return None
 
     async def _retried(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
         """Ask until there is an answer: leaders move, connections break."""
@@ -240,16 +258,17 @@ def _unpack(data: bytes, offset: int, start: int, end: int, size_max: int) -> Fe
         if batch.is_control_batch:
             continue
         for record in batch:
-            if record.offset < offset:  # the batch begins before what was asked for
+            at = record.offset
+            if at < offset:  # the batch begins before what was asked for
                 continue
             header: bytes | None = None
-            for name, value in record.headers:
+            for name, given in record.headers:
                 if name == HEADER:
-                    header = value
-            size += RECORD_OVERHEAD + sum(
-                len(part) for part in (record.key, record.value, header) if part is not None
-            )
-            records.append(
-                Record(record.offset, record.key, record.value, header, record.timestamp)
-            )
+                    header = given
+            parts = (at, record.key, record.value, header, record.timestamp)
+            size += RECORD_OVERHEAD
+            for part in parts[1:4]:
+                if part is not None:
+                    size += len(part)
+            records.append(tuple.__new__(Record, parts))
     return Fetched(records, offset_next, start, end)

@@ -35,7 +35,12 @@ def batch_size(entries: Sequence[Entry]) -> int:
     >>> batch_size([Entry(b"run-1", b"x" * 100)])
     214
     """
-    return BATCH_OVERHEAD + sum(entry_size(entry) for entry in entries)
+    size = BATCH_OVERHEAD + RECORD_OVERHEAD * len(entries)
+    for entry in entries:  # as `entry_size`, written out: this is done for every step
+        for part in entry:
+            if part is not None:
+                size += len(part)
+    return size
 
 
 def check_batch(topic: Topic, partition: int, batch: Sequence[Entry], size_max: int) -> int:

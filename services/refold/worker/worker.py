@@ -331,7 +331,7 @@ class Worker:
             threads=self._threads,
             lookup_threads=self._lookup_threads,
             on_event=self._on_event,
-            on_running=self._running,
+            on_running=_nobody_watches if self._watchdog is None else self._watchdog.now,
             on_overdue=self._overdue,
         )
 
@@ -443,10 +443,6 @@ class Worker:
         self.failure = error
         self._stopping.set()
 
-    def _running(self, run_id: str | None) -> None:
-        if self._watchdog is not None:
-            self._watchdog.now(run_id)
-
     def _stalled(self, run_id: str | None, stalled_ms: int) -> None:
         what = "the engine" if run_id is None else f"the code of run {run_id}"
         self._tell(
@@ -473,3 +469,7 @@ class Worker:
     def _tell(self, kind: str, text: str, run_id: str | None = None) -> None:
         if self._on_event is not None:
             self._on_event(WorkerEvent(kind, -1, run_id, text, self.clock.wall_ms()))
+
+
+def _nobody_watches(run_id: str | None) -> None:
+    """Whose code runs is of no interest without a watchdog."""
