@@ -13,7 +13,7 @@ ROOT := services schemas projections tools
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-all lint format types imports pytest model mutants chaos bench lock hooks clean
+.PHONY: help setup demo test test-all lint format types imports pytest model mutants chaos chaos-projector bench lock hooks clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -80,6 +80,9 @@ mutants: $(VENV)/.dev ## break the engine on purpose: each break must be caught 
 
 chaos: $(VENV)/.dev ## faults on real workers, brokers and networks: half an hour (CHAOS names scenarios and options)
 	PYTHONPATH=tests:examples $(BIN)/python -m chaos $(CHAOS)
+
+chaos-projector: $(VENV)/.dev ## projectors killed 50 times under load (REFOLD_KILLS), their database restarted: verify finds no difference
+	REFOLD_KILLS=$${REFOLD_KILLS:-50} $(BIN)/pytest tests/system/test_projector_killed.py $(PYTEST_ARGS)
 
 bench: $(VENV)/.dev ## measure refold on this machine (REFOLD_PEERS names the peers' scripts)
 	$(BIN)/refold bench $(BENCH)

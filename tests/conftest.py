@@ -1,10 +1,14 @@
-"""What holds for all tests: worlds are not traced line by line, and Ctrl-C reaches processes."""
+"""What holds for all tests: worlds are not traced line by line, Ctrl-C reaches processes, and
+there is one Postgres for those that want one.
+"""
 
 import signal
 from collections.abc import Iterator
 
 import coverage
 import pytest
+
+from support.postgres import Postgres
 
 # A shell lets its background jobs ignore Ctrl-C, and so would every process that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -26,3 +30,23 @@ def _untraced(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
     finally:
         tracer.start()
+
+
+@pytest.fixture(scope="session")
+def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+    """This test process's Postgres, started for the first test that wants it."""
+    one = Postgres(tmp_path_factory.mktemp("postgres"))
+    try:
+        yield one
+    finally:
+        one.delete()
+
+
+@pytest.fixture
+def postgres(postgres_server: Postgres) -> Iterator[str]:
+    """The URL of a fresh database, dropped afterwards."""
+    url = postgres_server.new_database()
+    try:
+        yield url
+    finally:
+        postgres_server.drop(url)

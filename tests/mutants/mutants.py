@@ -23,7 +23,10 @@ OWNER = "services/refold/engine/owner.py"
 RECOVERY = "services/refold/engine/recovery.py"
 BIRTHS = "services/refold/engine/births.py"
 REPORTER = "services/refold/engine/reporter.py"
+FAR_SYSTEM = "services/refold/engine/far_system.py"
 SETTLING = "services/refold/engine/settling.py"
+JUDGING = "tools/refold_tools/reconcile/judging.py"
+SELECTING = "tools/refold_tools/reconcile/selecting.py"
 POSITION = "projections/refold_projections/fold/position.py"
 EVOLVE = "projections/refold_projections/fold/evolve.py"
 
@@ -273,11 +276,45 @@ MUTANTS: tuple[Mutant, ...] = (
     _one(
         "a_lookup_that_raises_says_absent",
         "6: an exception of a lookup is no answer",
-        SETTLING,
+        FAR_SYSTEM,
         'return "none", f"no answer within {timeout_s:g} s"\n'
-        '            return "none", describe(error)',
-        'return "absent", None\n            return "absent", None',
+        '        return "none", describe(error)',
+        'return "absent", None\n        return "absent", None',
         Seeds(1, 60, "vendor"),
+    ),
+    _one(
+        "silence_is_a_finding",
+        "6: no answer of a far system is unknown, at a reconciliation too",
+        JUDGING,
+        'answer.kind != "none":\n        difference, unknown',
+        "True:\n        difference, unknown",
+        NamedTests(("tests/unit/test_reconcile_judging.py",)),
+    ),
+    _one(
+        "a_young_key_is_judged",
+        "6: absence says nothing before timeout and settle have passed, at a reconciliation too",
+        SELECTING,
+        "elif now_ms < settled_ms(slot, entry):",
+        "elif False:",
+        NamedTests(("tests/simulation/test_reconcile.py",)),
+    ),
+    _one(
+        "a_finding_is_written_again",
+        "4: what a reconciliation finds again stands on record already",
+        DECIDE,
+        """        if same:
+            detail = f"finding""",
+        """        if False:
+            detail = f"finding""",
+        NamedTests(("tests/unit/test_ledger.py",)),
+    ),
+    _one(
+        "amounts_are_declared_at_each_intent",
+        "4: an event says what is not on record yet",
+        ATTEMPTS,
+        "if definition.amounts != state.amounts.get(definition.name, ()):",
+        "if definition.amounts:",
+        NamedTests(("tests/simulation/test_amounts.py",)),
     ),
     _one(
         "a_person_is_believed_too_early",

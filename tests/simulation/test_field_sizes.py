@@ -5,6 +5,7 @@ without a history. F26: a run at its limit could not even be ended.
 """
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from refold_schemas.commands import StartRun
 from refold_schemas.errors import RefoldError
 from refold_schemas.events import CommandRejected, RunBlocked, StepCompleted, StepIntended
 from refold_schemas.values import decode_value, encode_value
+from refold_tools.export import Exporting, Plan, Report
 from support.lab import Lab
 from support.vendor import Vendor
 
@@ -189,7 +191,7 @@ def busy() -> App:
 
 @pytest.mark.untraced
 @pytest.mark.parametrize("limit", ["events", "bytes"])
-def test_a_run_at_its_limit_can_be_shown_exported_and_ended_f26(limit: str) -> None:
+def test_a_run_at_its_limit_can_be_shown_exported_and_ended_f26(limit: str, tmp_path: Path) -> None:
     settings = (
         WorkerSettings(events_max=EVENTS_MAX)
         if limit == "events"
@@ -217,13 +219,21 @@ def test_a_run_at_its_limit_can_be_shown_exported_and_ended_f26(limit: str) -> N
     assert (found.status, found.needs) == ("blocked", "person")
     assert len(found.done) == len(state.slots)
 
-    async def export(client: Client) -> int:
+    async def history(client: Client) -> int:
         return len([record async for record in client.history("run-1")])
 
-    assert ask(lab, export) == state.event_count
+    async def export(client: Client) -> Report:
+        folder = tmp_path / f"at-{lab.now_ms()}"
+        return await Exporting(client.log, client.codec, Plan(folder, lab.now_ms() + 1)).run()
+
+    assert ask(lab, history) == state.event_count
+    made = ask(lab, export)
+    assert (made.manifest.complete, made.rows("events") > state.event_count) == (True, True)
+    assert made.rows("runs") == 1
     lab.cancel()
     assert lab.run(10, until=lab.ended)
     assert lab.status() == "cancelled"
     last = lab.broker.records(Topic.EVENTS, 0)[-1]
     assert len(last.value or b"") < 200  # the end does not carry what it ends
-    assert ask(lab, export) == state.event_count + 2
+    assert ask(lab, history) == state.event_count + 2
+    assert ask(lab, export).rows("events") == made.rows("events") + 2

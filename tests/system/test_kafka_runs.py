@@ -91,6 +91,11 @@ def test_the_demo_on_kafka_dies_twice_and_refunds_once(stack: Stack, tmp_path: P
     seen = refold(tmp_path, "boundary", "order-48211", "--log", url)
     assert seen["status"] == "completed"
     assert refold(tmp_path, "doctor", "--log", url)
+    made = refold(tmp_path, "export", "--to", "out", "--log", url)
+    assert (made["complete"], made["rows"]["runs"]) == (True, 1)
+    assert made["rows"]["effects"] >= 3
+    events = [one for one in made["files"] if one["table"] == "events"]
+    assert len(events) == 4  # each of the partitions was claimed
 
 
 def test_a_frozen_worker_is_replaced_and_what_it_does_late_is_evidence(

@@ -19,10 +19,10 @@ from refold_schemas.errors import RegistryUnavailable
 from refold_schemas.errors.cli import InputUnreadable, SettingInvalid
 from refold_schemas.registry import FileRegistry, fingerprint
 from refold_schemas.registry.files import PACKAGE
+from refold_schemas.values.plain import untagged
 from refold_tools.cli import main, registering
 from refold_tools.cli.hosting import STOP_WITHIN_S, snapshot
 from refold_tools.cli.inputs import read_json
-from refold_tools.cli.plain import untagged
 from refold_tools.cli.schemas import schema_problems
 
 Capture = pytest.CaptureFixture[str]

@@ -60,6 +60,16 @@ def test_the_database_is_the_devstacks() -> None:
     assert environment["POSTGRES_DB"] == layout.DATABASE
 
 
+def test_the_projector_reads_the_workers_log_into_that_database() -> None:
+    environment = SERVICES["projector"]["environment"]
+    assert environment["REFOLD_LOG"] == SERVICES["worker"]["environment"]["REFOLD_LOG"]
+    (_, _, inside) = SERVICES[POSTGRES]["ports"][0].split(":")
+    assert environment["REFOLD_DATABASE_URL"] == (
+        f"postgresql://{layout.USER}@{POSTGRES}:{inside}/{layout.DATABASE}"
+    )
+    assert SERVICES["projector"]["command"][0] in {entry.name for entry in COMMANDS}
+
+
 def test_the_image_copies_what_is_there_and_runs_a_command_that_exists() -> None:
     copied = [
         name

@@ -1,15 +1,32 @@
 """The fold: the claim rule, the state of a run, its boundary and the sentence. Pure."""
 
-from refold_projections.fold.boundary import FOR_A_PERSON, Boundary, boundary, is_under_way
+from refold_projections.fold.boundary import (
+    FOR_A_PERSON,
+    Boundary,
+    DoneStep,
+    FailedStep,
+    OpenStep,
+    boundary,
+    is_under_way,
+    place_of,
+    status_of,
+)
 from refold_projections.fold.evidence import conflicts
 from refold_projections.fold.evolve import evolve
+from refold_projections.fold.ledger import LedgerEntry, amounts_json, ledger, of_slot
 from refold_projections.fold.orders import Orders, OrdersKept, ParkedCommand
 from refold_projections.fold.packed import Armed, RunStates, is_idle, snapshot_pieces
 from refold_projections.fold.partition import Applied, Facts, Mark, PartitionFold, stamp_of
 from refold_projections.fold.position import NO_CLAIM, Position, Verdict, judge
-from refold_projections.fold.sentence import moment, moment_near, sentence
+from refold_projections.fold.sentence import moment, moment_near, said, sentence
 from refold_projections.fold.slots import in_parallel_branch
-from refold_projections.fold.snapshot import from_snapshot, state_hash, to_snapshot
+from refold_projections.fold.snapshot import (
+    from_snapshot,
+    slot_from,
+    slot_kept,
+    state_hash,
+    to_snapshot,
+)
 from refold_projections.fold.state import (
     ABSENT,
     DENIED,
@@ -23,6 +40,8 @@ from refold_projections.fold.state import (
     Cancel,
     Cursor,
     Ended,
+    Finding,
+    FormerKey,
     Outcome,
     Parked,
     RunState,
@@ -48,9 +67,15 @@ __all__ = [
     "Boundary",
     "Cancel",
     "Cursor",
+    "DoneStep",
     "Ended",
     "Facts",
+    "FailedStep",
+    "Finding",
+    "FormerKey",
+    "LedgerEntry",
     "Mark",
+    "OpenStep",
     "Orders",
     "OrdersKept",
     "Outcome",
@@ -64,6 +89,7 @@ __all__ = [
     "Stamp",
     "Timer",
     "Verdict",
+    "amounts_json",
     "boundary",
     "conflicts",
     "evolve",
@@ -72,11 +98,18 @@ __all__ = [
     "is_idle",
     "is_under_way",
     "judge",
+    "ledger",
     "moment",
     "moment_near",
+    "of_slot",
+    "place_of",
+    "said",
     "sentence",
+    "slot_from",
+    "slot_kept",
     "snapshot_pieces",
     "stamp_of",
     "state_hash",
+    "status_of",
     "to_snapshot",
 ]

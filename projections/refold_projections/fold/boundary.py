@@ -1,5 +1,6 @@
 """The boundary of a run at one log position: done, under way, in doubt, failed, not started."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from refold_projections.fold.state import DONE, OPEN, Attempt, RunState, Slot
@@ -85,32 +86,16 @@ def boundary(state: RunState, claim_id: bytes) -> Boundary:
     for slot in sorted(state.slots.values(), key=lambda s: s.born):
         if slot.conflicted:
             red.append(slot.name)
-        if slot.step in EFFECTLESS and not slot.attempts:
-            continue
-        outcome = slot.outcome
-        if outcome is not None and outcome.kind in ("ok", "unrecordable"):
-            done.append(DoneStep(slot.name, slot.step, _done_by(slot), outcome.at_ms))
-        elif slot.unsettled:
-            worst = _most_doubtful(slot, claim_id)
-            if is_under_way(worst, claim_id):
-                under_way.append(_open(slot, worst))
-            elif slot.policy != Policy.RE_EXECUTABLE.value:
-                in_doubt.append(_open(slot, worst))
-            # A re-executable one that its process left open is not started: it changes nothing.
-        elif outcome is not None or slot.failures:
-            at_ms = outcome.at_ms if outcome else slot.attempts[-1].at_ms if slot.attempts else 0
-            last = slot.attempts[-1] if slot.attempts else None
-            error = outcome.error if outcome else last.reported_error if last else None
-            failed.append(
-                FailedStep(
-                    slot.name,
-                    slot.step,
-                    slot.tried,
-                    at_ms,
-                    _error_words(error, ended=outcome is not None),
-                )
-            )
-    status, reason, needs, wakes = _status(state, under_way, in_doubt)
+        match place_of(slot, claim_id):
+            case (_, DoneStep() as entry):
+                done.append(entry)
+            case ("under_way", OpenStep() as entry):
+                under_way.append(entry)
+            case ("in_doubt", OpenStep() as entry):
+                in_doubt.append(entry)
+            case (_, FailedStep() as entry):
+                failed.append(entry)
+    status, reason, needs, wakes = status_of(state, under_way, in_doubt)
     finished = {entry.step for entry in done}
     remaining = None
     if state.plan is not None:
@@ -130,6 +115,33 @@ def boundary(state: RunState, claim_id: bytes) -> Boundary:
         wakes,
         tuple(red),
     )
+
+
+def place_of(slot: Slot, claim_id: bytes) -> tuple[str, DoneStep | OpenStep | FailedStep | None]:
+    """Where one slot stands in the boundary (done, under_way, in_doubt, failed), and its entry.
+
+    not_started where it has none; the empty text for what is no step.
+    """
+    if slot.step in EFFECTLESS and not slot.attempts:
+        return "", None
+    outcome = slot.outcome
+    if outcome is not None and outcome.kind in ("ok", "unrecordable"):
+        return "done", DoneStep(slot.name, slot.step, _done_by(slot), outcome.at_ms)
+    if slot.unsettled:
+        worst = _most_doubtful(slot, claim_id)
+        if is_under_way(worst, claim_id):
+            return "under_way", _open(slot, worst)
+        if slot.policy != Policy.RE_EXECUTABLE.value:
+            return "in_doubt", _open(slot, worst)
+        # A re-executable one that its process left open is not started: it changes nothing.
+        return "not_started", None
+    if outcome is None and not slot.failures:
+        return "not_started", None
+    at_ms = outcome.at_ms if outcome else slot.attempts[-1].at_ms if slot.attempts else 0
+    last = slot.attempts[-1] if slot.attempts else None
+    error = outcome.error if outcome else last.reported_error if last else None
+    words = _error_words(error, ended=outcome is not None)
+    return "failed", FailedStep(slot.name, slot.step, slot.tried, at_ms, words)
 
 
 def is_under_way(attempt: Attempt, claim_id: bytes) -> bool:
@@ -174,10 +186,13 @@ def _open(slot: Slot, attempt: Attempt) -> OpenStep:
     )
 
 
-def _status(
-    state: RunState, under_way: list[OpenStep], in_doubt: list[OpenStep]
+def status_of(
+    state: RunState, under_way: Sequence[OpenStep], in_doubt: Sequence[OpenStep]
 ) -> tuple[str, str | None, str | None, int | None]:
-    """Status, reason, who is needed, and when the next timer is due."""
+    """Status, reason, who is needed, and when the next timer is due.
+
+    What is under way and in doubt is given in the order of birth.
+    """
     if state.ended is not None:
         error = state.ended.error
         why = _error_words(error, ended=True) if error else None

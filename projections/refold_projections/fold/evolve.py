@@ -17,6 +17,8 @@ from refold_projections.fold.state import (
     Cancel,
     Cursor,
     Ended,
+    Finding,
+    FormerKey,
     Outcome,
     Parked,
     RunState,
@@ -25,10 +27,12 @@ from refold_projections.fold.state import (
     Timer,
 )
 from refold_schemas.events import (
+    AmountsDeclared,
     AttemptReported,
     CommandRejected,
     CursorAdvanced,
     EvidenceConflict,
+    FindingRecorded,
     PlanDeclared,
     RunBlocked,
     RunCancelled,
@@ -101,6 +105,10 @@ def _plan(state: RunState, event: PlanDeclared, stamp: Stamp) -> RunState:
     return state._replace(plan=event.steps)
 
 
+def _amounts(state: RunState, event: AmountsDeclared, stamp: Stamp) -> RunState:
+    return state._replace(amounts=state.amounts.set(event.step, event.arguments))
+
+
 def _intended(state: RunState, event: StepIntended, stamp: Stamp) -> RunState:
     attempt = Attempt(
         event.attempt,
@@ -136,6 +144,8 @@ def _intended(state: RunState, event: StepIntended, stamp: Stamp) -> RunState:
         born += 1
     else:
         fresh = event.generation != slot.generation or not slot.attempts
+        if event.effect_key != slot.effect_key and slot.effect_key:
+            state = _with_former_key(state, slot)
         slot = slot._replace(
             policy=event.policy,
             effect_key=event.effect_key,
@@ -366,6 +376,32 @@ def _conflict(state: RunState, event: EvidenceConflict, stamp: Stamp) -> RunStat
     return _put(state, slot._replace(attempts=attempts, conflicted=True), stray=stray)
 
 
+def _with_former_key(state: RunState, slot: Slot) -> RunState:
+    """The key that the slot has had so far is kept: the far system may know an effect by it."""
+    former = FormerKey(slot.generation, slot.effect_key)
+    kept = state.keys_former.get(slot.name, ())
+    return state._replace(keys_former=state.keys_former.set(slot.name, (*kept, former)))
+
+
+def _finding(state: RunState, event: FindingRecorded, stamp: Stamp) -> RunState:
+    """The latest word on a finding stands; who asked for it is remembered as for any command."""
+    finding = Finding(
+        event.finding_id,
+        event.kind,
+        event.slot,
+        event.step,
+        event.effect_key,
+        event.detail,
+        event.command,
+        event.status,
+        stamp.at_ms,
+    )
+    return state._replace(
+        findings=state.findings.set(event.finding_id, finding),
+        commands=state.commands.set(event.command_id, True),
+    )
+
+
 def _cursor(state: RunState, event: CursorAdvanced, stamp: Stamp) -> RunState:
     kept = state.cursors.get(event.slot)
     born = state.born_next if kept is None else kept.born
@@ -476,6 +512,7 @@ def _rejected(state: RunState, event: CommandRejected, stamp: Stamp) -> RunState
 _APPLIERS: dict[type, Callable[[RunState, Any, Stamp], RunState]] = {
     RunStarted: _started_again,
     PlanDeclared: _plan,
+    AmountsDeclared: _amounts,
     StepIntended: _intended,
     StepCompleted: _completed,
     StepFailed: _failed,
@@ -483,6 +520,7 @@ _APPLIERS: dict[type, Callable[[RunState, Any, Stamp], RunState]] = {
     StepResolved: _resolved,
     AttemptReported: _reported,
     EvidenceConflict: _conflict,
+    FindingRecorded: _finding,
     CursorAdvanced: _cursor,
     TimerScheduled: _timer_scheduled,
     TimerFired: _timer_fired,

@@ -41,28 +41,39 @@ def sentence(boundary: Boundary, zone: tzinfo, today: date) -> str:
     `six steps complete, charge in doubt since 14:07, three steps remaining`. "Remaining" counts
     plan names without a done slot; without a plan the clause is left out.
     """
-    parts = [f"{count_words(len(boundary.done), 'step')} complete"]
+    told = said(
+        boundary,
+        len(boundary.done),
+        None if boundary.remaining is None else len(boundary.remaining),
+    )
+    return "".join(part if isinstance(part, str) else moment(part, zone, today) for part in told)
+
+
+def said(boundary: Boundary, done_count: int, remaining_count: int | None) -> list[str | int]:
+    """The sentence in parts: texts, and moments (milliseconds) that a reader's day decides about.
+
+    Of what is done and remaining only the numbers are needed.
+    """
+    parts: list[str | int] = [f"{count_words(done_count, 'step')} complete"]
     for entry in boundary.in_doubt:
-        label = _label(entry.slot, entry.step)
-        parts.append(f"{label} in doubt since {moment(entry.since_ms, zone, today)}")
+        parts += [f", {_label(entry.slot, entry.step)} in doubt since ", entry.since_ms]
     for entry in boundary.under_way:
-        label = _label(entry.slot, entry.step)
-        parts.append(f"{label} under way since {moment(entry.since_ms, zone, today)}")
+        parts += [f", {_label(entry.slot, entry.step)} under way since ", entry.since_ms]
     for failure in boundary.failed:
-        parts.append(f"{_label(failure.slot, failure.step)} failed ({failure.error})")
+        parts.append(f", {_label(failure.slot, failure.step)} failed ({failure.error})")
     if boundary.status in ("diverged", "blocked"):
-        parts.append(f"{boundary.status}: {boundary.reason}")
+        parts.append(f", {boundary.status}: {boundary.reason}")
     elif boundary.status == "cancelling":
-        parts.append("being cancelled")
+        parts.append(", being cancelled")
     elif boundary.status in ("completed", "failed", "cancelled"):
-        parts.append(f"the run {_ENDED[boundary.status]}")
+        parts.append(f", the run {_ENDED[boundary.status]}")
     elif boundary.status == "waiting" and boundary.wakes_ms is not None:
-        parts.append(f"waiting until {moment(boundary.wakes_ms, zone, today)}")
+        parts += [", waiting until ", boundary.wakes_ms]
     if boundary.conflicts:
-        parts.append(f"evidence conflicts with the record of {', '.join(boundary.conflicts)}")
-    if boundary.remaining is not None and boundary.status not in _ENDED:
-        parts.append(f"{count_words(len(boundary.remaining), 'step')} remaining")
-    return ", ".join(parts)
+        parts.append(f", evidence conflicts with the record of {', '.join(boundary.conflicts)}")
+    if remaining_count is not None and boundary.status not in _ENDED:
+        parts.append(f", {count_words(remaining_count, 'step')} remaining")
+    return parts
 
 
 _ENDED = {"completed": "completed", "failed": "failed", "cancelled": "was cancelled"}

@@ -13,6 +13,8 @@ from refold_projections.fold.state import (
     Cancel,
     Cursor,
     Ended,
+    Finding,
+    FormerKey,
     Outcome,
     Parked,
     RunState,
@@ -20,9 +22,12 @@ from refold_projections.fold.state import (
     Timer,
 )
 from refold_schemas.snapshots import (
+    AmountsKept,
     AttemptKept,
     CursorKept,
     EarlyKept,
+    FindingKept,
+    FormerKeyKept,
     OutcomeKept,
     RunSnapshot,
     SlotKept,
@@ -35,7 +40,9 @@ def kept_slots(state: RunState) -> Iterator[SlotKept]:
     """The slots of `state` as a snapshot has them, in the order of their birth."""
     over = state.ended is not None and state.ended.status in ("completed", "cancelled")
     for slot in sorted(state.slots.values(), key=lambda s: s.born):
-        yield _slot_kept(_without_values(slot) if over else slot)
+        if over:
+            slot = _without_values(slot, state.amounts.get(slot.step, ()))
+        yield slot_kept(slot)
 
 
 def to_snapshot(
@@ -44,7 +51,8 @@ def to_snapshot(
     """The durable `state` with the label of its last record; `slots` if they were made before.
 
     Of a run that completed or was cancelled the values inside and what they are compared by are
-    left out: nobody replays it, `history` reads them from the log, and input and result stay.
+    left out: nobody replays it, `history` reads them from the log, and input and result stay, as
+    do declared amounts.
     """
     return RunSnapshot(
         run_id=state.run_id,
@@ -79,12 +87,19 @@ def to_snapshot(
         ended_ms=None if state.ended is None else state.ended.at_ms,
         result=None if state.ended is None else state.ended.result,
         error=None if state.ended is None else state.ended.error,
+        findings=tuple(FindingKept(*one) for one in sorted(state.findings.values())),
+        amounts=tuple(AmountsKept(*one) for one in sorted(state.amounts.items())),
+        keys_former=tuple(
+            FormerKeyKept(slot, *former)
+            for slot, keys in sorted(state.keys_former.items())
+            for former in keys
+        ),
     )
 
 
 def from_snapshot(snapshot: RunSnapshot) -> tuple[RunState, Mark]:
     """The state that `to_snapshot` was given, and its label."""
-    slots = [_slot(s) for s in snapshot.slots]
+    slots = [slot_from(s) for s in snapshot.slots]
     cancel = parked = ended = None
     if snapshot.cancel_by is not None:
         cancel = Cancel(snapshot.cancel_by, snapshot.cancel_why or "")
@@ -92,6 +107,10 @@ def from_snapshot(snapshot: RunSnapshot) -> tuple[RunState, Mark]:
         parked = Parked(snapshot.parked, snapshot.parked_reason or "", snapshot.parked_detail or "")
     if snapshot.ended is not None:
         ended = Ended(snapshot.ended, snapshot.ended_ms or 0, snapshot.result, snapshot.error)
+    former: dict[str, tuple[FormerKey, ...]] = {}
+    for key in snapshot.keys_former:
+        kept = FormerKey(key.generation, key.effect_key)
+        former[key.slot] = (*former.get(key.slot, ()), kept)
     state = RunState(
         run_id=snapshot.run_id,
         run=snapshot.run,
@@ -110,6 +129,9 @@ def from_snapshot(snapshot: RunSnapshot) -> tuple[RunState, Mark]:
         red=frozenset((s.name, number) for s in slots for number in conflicts(s)),
         early=frozenset((e.claim_id, e.n) for e in snapshot.early),
         stray=frozenset((s.slot, s.attempt, s.outcome) for s in snapshot.stray),
+        findings=immutables.Map({f.finding_id: _finding(f) for f in snapshot.findings}),
+        amounts=immutables.Map({a.step: a.arguments for a in snapshot.amounts}),
+        keys_former=immutables.Map(former),
         slots=immutables.Map({s.name: s for s in slots}),
         open_slots=frozenset(
             s.name
@@ -126,16 +148,17 @@ def from_snapshot(snapshot: RunSnapshot) -> tuple[RunState, Mark]:
     return state, Mark(snapshot.offset, snapshot.record_claim_id, snapshot.record_n)
 
 
-def _without_values(slot: Slot) -> Slot:
+def _without_values(slot: Slot, amounts: tuple[str, ...]) -> Slot:
     outcome = slot.outcome
     return slot._replace(
-        arguments=(),
+        arguments=tuple(a for a in slot.arguments if a.name in amounts),
         fingerprint=b"",
         outcome=None if outcome is None else outcome._replace(value=None),
     )
 
 
-def _slot_kept(slot: Slot) -> SlotKept:
+def slot_kept(slot: Slot) -> SlotKept:
+    """One slot as a snapshot has it, with all that is in it."""
     return SlotKept(
         *slot[:10],
         tuple(AttemptKept(*a[:9], tuple(sorted(a.evidence)), *a[10:]) for a in slot.attempts),
@@ -144,7 +167,8 @@ def _slot_kept(slot: Slot) -> SlotKept:
     )
 
 
-def _slot(kept: SlotKept) -> Slot:
+def slot_from(kept: SlotKept) -> Slot:
+    """The slot that `slot_kept` was given."""
     return Slot(
         kept.name,
         kept.step,
@@ -186,6 +210,20 @@ def _attempt(kept: AttemptKept) -> Attempt:
 
 def _outcome(kept: OutcomeKept) -> Outcome:
     return Outcome(kept.kind, kept.order, kept.at_ms, kept.value, kept.error, kept.unrecordable)
+
+
+def _finding(kept: FindingKept) -> Finding:
+    return Finding(
+        kept.finding_id,
+        kept.kind,
+        kept.slot,
+        kept.step,
+        kept.effect_key,
+        kept.detail,
+        kept.command,
+        kept.status,
+        kept.at_ms,
+    )
 
 
 def _timer(kept: TimerKept) -> Timer:

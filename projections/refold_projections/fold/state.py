@@ -147,6 +147,32 @@ class Cancel(NamedTuple):
     why: str
 
 
+class FormerKey(NamedTuple):
+    """An effect key of a slot that a later generation has replaced."""
+
+    generation: int
+    effect_key: str
+
+
+class Finding(NamedTuple):
+    """What a reconciliation found of one effect, as it stands since `at_ms` (FindingRecorded)."""
+
+    finding_id: str
+    kind: str
+    slot: str
+    step: str
+    effect_key: str
+    detail: str
+    command: str
+    status: str
+    at_ms: int
+
+    @property
+    def is_open(self) -> bool:
+        """Whether record and far system are still known to differ."""
+        return self.status == "open"
+
+
 class RunState(NamedTuple):
     """One run, folded. `order_next` counts outcomes, `born_next` slots and loops.
 
@@ -154,6 +180,8 @@ class RunState(NamedTuple):
     evidence contradicts what was settled and has not been written down yet, `stray` completed or
     failed reports whose intent does not count (the log was cut), `early` the intents reported as
     never started that are not stored yet: all kept by the fold, so that nobody scans the slots.
+    `findings` are those of reconciliations by id, `amounts` the names of arguments that are amounts
+    by step, `keys_former` the effect keys of a slot that later generations replaced.
     The fields that every event changes come last.
     """
 
@@ -174,6 +202,9 @@ class RunState(NamedTuple):
     red: frozenset[tuple[str, int]] = frozenset()
     stray: frozenset[tuple[str, int, str]] = frozenset()
     early: frozenset[tuple[bytes, int]] = frozenset()
+    findings: "immutables.Map[str, Finding]" = immutables.Map()
+    amounts: "immutables.Map[str, tuple[str, ...]]" = immutables.Map()
+    keys_former: "immutables.Map[str, tuple[FormerKey, ...]]" = immutables.Map()
     slots: "immutables.Map[str, Slot]" = immutables.Map()
     open_slots: frozenset[str] = frozenset()
     born_next: int = 0

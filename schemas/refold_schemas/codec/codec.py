@@ -7,7 +7,7 @@ from refold_schemas.codec import resolving
 from refold_schemas.codec.bounds import Broken
 from refold_schemas.codec.classes import CLASSES
 from refold_schemas.codec.quick import quick_reader
-from refold_schemas.codec.quick_writing import quick_writer
+from refold_schemas.codec.quick_writing import quick_part_writer, quick_writer
 from refold_schemas.codec.resolving import Unresolved
 from refold_schemas.codec.writing import Classes, Unfit, Write, strict_writer
 from refold_schemas.commands import Command
@@ -70,6 +70,16 @@ class Codec:
         except Unfit as unfit:
             raise _mismatch(type(message).__name__, unfit) from None
         return bytes(out)
+
+    def part_writer(self, whole: type, part: type) -> Write:
+        """Return what appends a record that stands inside messages of the class `whole`, unframed.
+
+        For whoever makes many messages that differ in one such record alone. It raises, whatever
+        it is, where a value does not fit; `encode` of the whole message says why.
+        """
+        schema_id = self._registry.id_of(self._names[whole])
+        parsed = parse(self._registry.schema(schema_id))
+        return quick_part_writer(parsed, self._classes, self._names[part])
 
     def decode(self, data: bytes) -> Any:
         """Return the message, in today's class whatever version wrote it.

@@ -22,6 +22,11 @@ def quick_writer(parsed: Parsed, classes: Classes) -> Write:
     return _Compiler(parsed.names, classes).record(parsed.schema["name"])
 
 
+def quick_part_writer(parsed: Parsed, classes: Classes, name: str) -> Write:
+    """Return the writer of a record that stands inside the record `parsed`; its full name."""
+    return _Compiler(parsed.names, classes).record(name)
+
+
 TEXT_MAX, TEXTS_MAX = 64, 4_096
 """How long a text may be to be kept encoded, and how many are kept: names come again and again."""
 _texts: dict[str, bytes] = {}

@@ -59,4 +59,26 @@ class RetryRun:
     why: str
 
 
-Command = StartRun | ResolveStep | CancelRun | RetryRun
+@frozen
+class RecordFinding:
+    """Put on record what a reconciliation found of one effect, or that it is settled.
+
+    `kind`, `status` and `command` as in FindingRecorded; `finding_id` is the same whenever the same
+    is found again, so that it is written once.
+    """
+
+    command_id: str
+    run_id: str
+    finding_id: str
+    kind: str
+    slot: str
+    step: str
+    effect_key: str
+    detail: str
+    command: str
+    status: str
+    by: str
+    why: str
+
+
+Command = StartRun | ResolveStep | CancelRun | RetryRun | RecordFinding

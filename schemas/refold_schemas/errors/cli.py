@@ -149,6 +149,30 @@ class NothingToRetry(CommandRefused):
     exit_code: ClassVar[int] = 2
 
 
+class NothingToSettle(CommandRefused):
+    """A finding was to be settled that is not on record, or was settled before."""
+
+    code: ClassVar[str] = "R820"
+    exit_code: ClassVar[int] = 2
+    advice: ClassVar[str] = "`refold history RUN_ID` shows the findings of the run and their ids"
+
+
+class FindingUnknown(RefoldError):
+    """No run of the namespace has a finding of this id."""
+
+    code: ClassVar[str] = "R821"
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, finding_id: str, namespace: str) -> None:
+        self.finding_id, self.namespace = finding_id, namespace
+        super().__init__(
+            f"no run in namespace {namespace} has a finding {finding_id!r}",
+            kept="the log as it was",
+            next="`refold doctor` lists open findings; one that no worker has recorded yet is not "
+            "among them",
+        )
+
+
 class CommandUndecided(RefoldError):
     """Nobody has decided the command yet. It stands in the log and will be."""
 
@@ -409,5 +433,6 @@ REFUSALS: dict[str, type[CommandRefused]] = {
     "too_early": TooEarly,
     "run_ended": RunOver,
     "nothing_to_retry": NothingToRetry,
+    "nothing_to_settle": NothingToSettle,
 }
 """The error of each `CommandRejected.reason`; any other is a CommandRefused itself."""

@@ -1,6 +1,7 @@
 """What happened: the event classes, their Avro schemas beside them, upcasts from older versions."""
 
 from refold_schemas.events.types import (
+    AmountsDeclared,
     AttemptReported,
     CommandEmitted,
     CommandParked,
@@ -8,6 +9,7 @@ from refold_schemas.events.types import (
     CursorAdvanced,
     Event,
     EvidenceConflict,
+    FindingRecorded,
     PartitionClaimed,
     PartitionEvent,
     PartitionReleased,
@@ -32,6 +34,7 @@ from refold_schemas.events.types import (
 )
 
 __all__ = [
+    "AmountsDeclared",
     "AttemptReported",
     "CommandEmitted",
     "CommandParked",
@@ -39,6 +42,7 @@ __all__ = [
     "CursorAdvanced",
     "Event",
     "EvidenceConflict",
+    "FindingRecorded",
     "PartitionClaimed",
     "PartitionEvent",
     "PartitionReleased",

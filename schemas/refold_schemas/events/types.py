@@ -42,7 +42,7 @@ class CommandRejected:
 
     `reason` is one of: duplicate, run_exists, run_exists_other_input, unknown_run, run_ended,
     unknown_function, input_invalid, not_in_doubt, other_attempt, too_early, nothing_to_retry,
-    undecodable, too_large, misplaced, gone.
+    undecodable, too_large, misplaced, gone, unknown_slot, nothing_to_settle.
     `raw` holds the first 1,024 bytes of one that could not be decoded.
     """
 
@@ -107,6 +107,17 @@ class PlanDeclared:
     """The step names that the author expects, in order. Descriptive: only sentences use it."""
 
     steps: tuple[str, ...]
+
+
+@frozen
+class AmountsDeclared:
+    """Which arguments of a step are amounts, so that a ledger can sum them. Descriptive.
+
+    Stands before the first intent of the step in its run, and again where the code has changed.
+    """
+
+    step: str
+    arguments: tuple[str, ...]
 
 
 @frozen
@@ -221,6 +232,27 @@ class EvidenceConflict:
 
 
 @frozen
+class FindingRecorded:
+    """Record and far system differ, or do no more: what a reconciliation found. Repairs nothing.
+
+    `kind`: missing, unexpected, different, conflict, settleable. `status`: open, agreed (a later
+    look found agreement), accepted (a person has dealt with it). `command` settles it.
+    """
+
+    finding_id: str
+    kind: str
+    slot: str
+    step: str
+    effect_key: str
+    detail: str
+    command: str
+    status: str
+    by: str
+    why: str
+    command_id: str
+
+
+@frozen
 class CursorAdvanced:
     """`ctx.each` committed a batch: items before `cursor` are done, `state` is what is carried."""
 
@@ -325,6 +357,7 @@ PartitionEvent = PartitionClaimed | PartitionReleased | CommandParked | CommandE
 RunEvent = (
     RunStarted
     | PlanDeclared
+    | AmountsDeclared
     | StepIntended
     | StepCompleted
     | StepFailed
@@ -332,6 +365,7 @@ RunEvent = (
     | StepResolved
     | AttemptReported
     | EvidenceConflict
+    | FindingRecorded
     | CursorAdvanced
     | TimerScheduled
     | TimerFired

@@ -22,8 +22,18 @@ def checkpoint_v2_to_v3(record: Record) -> Record:
     return {**record, "run_count": None}
 
 
+def run_snapshot_v1_to_v2(record: Record) -> Record:
+    """v2 adds findings, declared amounts and former keys.
+
+    What wrote v1 knew no findings and no amounts. A former key it did not keep is not known: a
+    ledger made of it has the latest generation alone.
+    """
+    return {**record, "findings": [], "amounts": [], "keys_former": []}
+
+
 UPCASTS: Mapping[tuple[str, int], Upcast] = {
     ("refold.snapshots.Checkpoint", 1): checkpoint_v1_to_v2,
     ("refold.snapshots.Checkpoint", 2): checkpoint_v2_to_v3,
+    ("refold.snapshots.RunSnapshot", 1): run_snapshot_v1_to_v2,
 }
 """`(full record name, version) -> step to version + 1`, events, commands and snapshots alike."""

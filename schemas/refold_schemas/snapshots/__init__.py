@@ -1,11 +1,14 @@
 """What is kept between folds: run snapshots, checkpoints, what was archived; their Avro schemas."""
 
 from refold_schemas.snapshots.types import (
+    AmountsKept,
     Archived,
     AttemptKept,
     Checkpoint,
     CursorKept,
     EarlyKept,
+    FindingKept,
+    FormerKeyKept,
     OutcomeKept,
     ParkedKept,
     RunSnapshot,
@@ -16,11 +19,14 @@ from refold_schemas.snapshots.types import (
 )
 
 __all__ = [
+    "AmountsKept",
     "Archived",
     "AttemptKept",
     "Checkpoint",
     "CursorKept",
     "EarlyKept",
+    "FindingKept",
+    "FormerKeyKept",
     "OutcomeKept",
     "ParkedKept",
     "RunSnapshot",

@@ -103,6 +103,38 @@ class EarlyKept:
 
 
 @frozen
+class FindingKept:
+    """What a reconciliation found of one effect, as it stands since `at_ms`."""
+
+    finding_id: str
+    kind: str
+    slot: str
+    step: str
+    effect_key: str
+    detail: str
+    command: str
+    status: str
+    at_ms: int
+
+
+@frozen
+class AmountsKept:
+    """Which arguments of a step are amounts."""
+
+    step: str
+    arguments: tuple[str, ...]
+
+
+@frozen
+class FormerKeyKept:
+    """An effect key that a later generation has replaced."""
+
+    slot: str
+    generation: int
+    effect_key: str
+
+
+@frozen
 class RunSnapshot:
     """A run's durable state at one record. Key: `run_id/claim_id.N`, the claim id in hexadecimal.
 
@@ -141,6 +173,9 @@ class RunSnapshot:
     ended_ms: int | None
     result: Value | None
     error: ErrorInfo | None
+    findings: tuple[FindingKept, ...]
+    amounts: tuple[AmountsKept, ...]
+    keys_former: tuple[FormerKeyKept, ...]
 
 
 @frozen

@@ -76,6 +76,7 @@ class App:
         release: Callable[..., object] | None = None,
         valid_for: timedelta | None = None,
         lookup_for: timedelta = LOOKUP_FOR,
+        amounts: tuple[str, ...] = (),
     ) -> Callable[[F], F]: ...
     def step(
         self,
@@ -94,6 +95,7 @@ class App:
         release: Callable[..., object] | None = None,
         valid_for: timedelta | None = None,
         lookup_for: timedelta = LOOKUP_FOR,
+        amounts: tuple[str, ...] = (),
     ) -> F | Callable[[F], F]:
         """Register a step; it can be called directly in tests and other steps, not in run code.
 
@@ -103,7 +105,8 @@ class App:
         remembers a key (None: for ever). `not_done` lists exception types that say that nothing
         happened. `volatile` names parameters that are in neither fingerprint nor effect key.
         `release(fx, handle)` gives an acquisition back when the run ends, `valid_for` is how long
-        its handle lives. Raises RegistrationRefused, naming the repair.
+        its handle lives. `amounts` names parameters that are amounts (money, units): the effect
+        ledger has their numbers. Raises RegistrationRefused, naming the repair.
         """
         declared = Declared(
             name=name,
@@ -119,6 +122,7 @@ class App:
             valid_for=valid_for,
             lookup_for=lookup_for,
             is_model=False,
+            amounts=amounts,
         )
         if fn is not None:
             return self._add(fn, declared)

@@ -19,7 +19,8 @@ class StepDef:
     """A step as it was registered. Durations are milliseconds.
 
     `parameters` are the names in order, without the effect; `positional_only` and `keyword_only`
-    are those of them that can be passed in one way only. `key_ttl_ms` None is for ever; without a
+    are those of them that can be passed in one way only; `amounts` are those whose numbers the
+    effect ledger sums. `key_ttl_ms` None is for ever; without a
     declared one (`has_key_ttl` False) it is 0: nothing is known of how long a key lives.
     """
 
@@ -44,6 +45,7 @@ class StepDef:
     defaults: Mapping[str, object]
     positional_only: tuple[str, ...] = ()
     keyword_only: tuple[str, ...] = ()
+    amounts: tuple[str, ...] = ()
 
     @cached_property
     def re_executable(self) -> bool:

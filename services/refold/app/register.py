@@ -50,6 +50,7 @@ class Declared:
     valid_for: timedelta | None
     lookup_for: timedelta
     is_model: bool
+    amounts: tuple[str, ...] = ()
 
 
 def step_def(fn: Callable[..., object], declared: Declared, release: StepDef | None) -> StepDef:
@@ -97,6 +98,7 @@ def step_def(fn: Callable[..., object], declared: Declared, release: StepDef | N
                 f"volatile names {volatile!r}, which is no parameter of it",
                 f"name one of {', '.join(names) or 'its parameters (it has none)'}",
             )
+    _check_amounts(what, declared, policy, names)
     _refuse_secrets(what, fn, names)
     return StepDef(
         fn=fn,
@@ -120,6 +122,7 @@ def step_def(fn: Callable[..., object], declared: Declared, release: StepDef | N
         defaults={p.name: p.default for p in parameters if p.default is not p.empty},
         positional_only=tuple(p.name for p in parameters if p.kind is p.POSITIONAL_ONLY),
         keyword_only=tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY),
+        amounts=tuple(dict.fromkeys(declared.amounts)),
     )
 
 
@@ -244,6 +247,23 @@ def _signature(what: str, fn: Callable[..., object]) -> inspect.Signature:
         raise RegistrationRefused(
             what, "its parameters cannot be read", "wrap it in a function of your own"
         ) from error
+
+
+def _check_amounts(what: str, declared: Declared, policy: Policy, names: tuple[str, ...]) -> None:
+    amounts = _names(what, "amounts", declared.amounts)
+    for amount in amounts:
+        if amount not in names:
+            raise RegistrationRefused(
+                what,
+                f"amounts names {amount!r}, which is no parameter of it",
+                f"name one of {', '.join(names) or 'its parameters (it has none)'}",
+            )
+    if amounts and policy is Policy.RE_EXECUTABLE:
+        raise RegistrationRefused(
+            what,
+            "amounts are those of an effect, and Policy.RE_EXECUTABLE says that it has none",
+            "leave out amounts, or declare the policy that fits the effect",
+        )
 
 
 def _takes_effect_first(parameter: inspect.Parameter) -> bool:

@@ -25,13 +25,21 @@ from refold_projections.fold import (
     Boundary,
     Cancel,
     Ended,
+    Finding,
     ParkedCommand,
     PartitionFold,
     RunState,
     boundary,
 )
 from refold_schemas.codec import Codec
-from refold_schemas.commands import CancelRun, Command, ResolveStep, RetryRun, StartRun
+from refold_schemas.commands import (
+    CancelRun,
+    Command,
+    RecordFinding,
+    ResolveStep,
+    RetryRun,
+    StartRun,
+)
 from refold_schemas.errors.cli import (
     REFUSALS,
     ClientClosed,
@@ -285,6 +293,36 @@ class Client:
         RunOver, CommandUndecided, CommandUnknown.
         """
         await self._order(CancelRun(_new_id(command_id), run_id, by or self.by, why), within)
+
+    async def record_finding(
+        self,
+        run_id: str,
+        finding: Finding,
+        *,
+        by: str | None = None,
+        why: str = "",
+        command_id: str | None = None,
+        within: timedelta | None = None,
+    ) -> None:
+        """Put on record what a reconciliation found of an effect, or that it is settled.
+
+        `finding.at_ms` is not sent: the record has its own time. Returns once that is recorded, at
+        once if it was before. Raises NothingToSettle, RunUnknown, CommandRefused, CommandUndecided.
+        """
+        try:
+            await self._order(
+                RecordFinding(
+                    _new_id(command_id),
+                    run_id,
+                    *finding[:-1],
+                    by or self.by,
+                    why,
+                ),
+                within,
+            )
+        except CommandRefused as refused:
+            if refused.reason != "duplicate":
+                raise
 
     # ---- questions
 

@@ -28,6 +28,7 @@ from refold_schemas.errors.log import (
 )
 from refold_schemas.events import (
     CommandRejected,
+    FindingRecorded,
     RunCancelled,
     RunCancelRequested,
     RunCompleted,
@@ -45,12 +46,17 @@ OUTAGE_MS = 30_000
 """How long reads may fail in a row before those who wait are told."""
 READ_SIZE_MAX = 4 << 20
 
-DECISIONS = (RunStarted, CommandRejected, StepResolved, RunCancelRequested, RunResumed)
+DECISIONS = (
+    *(RunStarted, CommandRejected, StepResolved),
+    *(RunCancelRequested, RunResumed, FindingRecorded),
+)
 ENDS = (RunCompleted, RunFailed, RunCancelled, RunCancelRequested, RunResumed)
 FINAL = (LogClosed, LogCorrupted, LogForeign, LogMissing, OffsetOutOfRange)
 """Errors of the log that waiting does not mend."""
 
-Deciding = RunStarted | CommandRejected | StepResolved | RunCancelRequested | RunResumed
+Deciding = (
+    RunStarted | CommandRejected | StepResolved | RunCancelRequested | RunResumed | FindingRecorded
+)
 
 
 class Decision(NamedTuple):

@@ -116,6 +116,9 @@ class Attempts:
             key = kept.effect_key
             if fresh:
                 key = self._key(run_id, state.era, slot, generation, definition, sent)
+        if definition.amounts != state.amounts.get(definition.name, ()):
+            # In front of the intent, in the same decision: a ledger that reads the one has both.
+            settled = (*settled, decide.amounts(definition.name, definition.amounts))
         intent = decide.intend(slot, attempt, generation, terms, ask.fingerprint, key, arguments)
         call = Call(
             run_id=run_id,

@@ -7,12 +7,21 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from refold_projections.fold import Ended, ParkedCommand, RunState, Slot
-from refold_schemas.commands import CancelRun, Command, ResolveStep, RetryRun, StartRun
+from refold_schemas.commands import (
+    CancelRun,
+    Command,
+    RecordFinding,
+    ResolveStep,
+    RetryRun,
+    StartRun,
+)
 from refold_schemas.events import (
+    AmountsDeclared,
     CommandEmitted,
     CommandParked,
     CommandRejected,
     EvidenceConflict,
+    FindingRecorded,
     PlanDeclared,
     RunCancelled,
     RunCancelRequested,
@@ -249,6 +258,58 @@ def retry_run(state: RunState | None, command: RetryRun, offset: int) -> Events:
     )
 
 
+FINDING_STATUSES = ("open", "agreed", "accepted")
+FINDINGS_MAX = 1_000
+"""So many findings a run keeps; a further one is refused, none is forgotten."""
+
+
+def record_finding(state: RunState | None, command: RecordFinding, offset: int) -> Events:
+    """FindingRecorded, or why not: what stands on record already is not written again.
+
+    It is refused in no run that there is, ended ones included: it changes nothing but what people
+    are told.
+    """
+    if state is None:
+        return rejected(command, offset, "unknown_run", f"there is no run {command.run_id}")
+    if command.command_id in state.commands:
+        return rejected(command, offset, "duplicate", "this command was applied before")
+    if command.slot not in state.slots:
+        detail = f"run {command.run_id} has no slot {command.slot}"
+        return rejected(command, offset, "unknown_slot", detail)
+    if command.status not in FINDING_STATUSES:
+        detail = f"status {command.status[:50]!r} is none of {', '.join(FINDING_STATUSES)}"
+        return rejected(command, offset, "input_invalid", detail)
+    known = state.findings.get(command.finding_id)
+    if command.status != "open" and (known is None or not known.is_open):
+        what = "is not on record" if known is None else f"was settled before ({known.status})"
+        detail = f"finding {command.finding_id} {what}"
+        return rejected(command, offset, "nothing_to_settle", detail)
+    if command.status == "open" and known is not None:
+        # One that a person has dealt with is found again at each look, as nothing is repaired.
+        same = known.detail == command.detail and known.status != "agreed"
+        if same:
+            detail = f"finding {command.finding_id} stands on record ({known.status})"
+            return rejected(command, offset, "duplicate", detail)
+    if known is None and len(state.findings) >= FINDINGS_MAX:
+        detail = f"run {command.run_id} has {FINDINGS_MAX:,} findings, more are not kept"
+        return rejected(command, offset, "too_large", detail)
+    return (
+        FindingRecorded(
+            command.finding_id,
+            command.kind,
+            command.slot,
+            command.step,
+            command.effect_key,
+            command.detail,
+            command.command,
+            command.status,
+            command.by,
+            command.why,
+            command.command_id,
+        ),
+    )
+
+
 def _ended_words(ended: Ended) -> str:
     """`has completed`, `has failed`, `was cancelled`."""
     return "was cancelled" if ended.status == "cancelled" else f"has {ended.status}"
@@ -297,6 +358,11 @@ def intend(
         terms.settle_ms,
         terms.key_ttl_ms,
     )
+
+
+def amounts(step: str, arguments: tuple[str, ...]) -> AmountsDeclared:
+    """Which arguments of the step the code declares as amounts now."""
+    return AmountsDeclared(step, arguments)
 
 
 def kept_arguments(arguments: Sequence[Argument]) -> tuple[Argument, ...]:

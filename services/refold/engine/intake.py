@@ -17,7 +17,14 @@ from refold.engine.decide import Offer
 from refold.log import batch_size, partition_for
 from refold.log.port import Entry, Record, Topic
 from refold_projections.fold import ParkedCommand, RunState, is_under_way
-from refold_schemas.commands import CancelRun, Command, ResolveStep, RetryRun, StartRun
+from refold_schemas.commands import (
+    CancelRun,
+    Command,
+    RecordFinding,
+    ResolveStep,
+    RetryRun,
+    StartRun,
+)
 from refold_schemas.errors import (
     BadRunId,
     OffsetOutOfRange,
@@ -29,6 +36,7 @@ from refold_schemas.errors import (
 from refold_schemas.events import (
     CommandEmitted,
     CommandRejected,
+    FindingRecorded,
     RunResumed,
     RunStarted,
     StepResolved,
@@ -39,6 +47,7 @@ from refold_schemas.values import check_run_id, decode_value_as, encode_value, v
 if TYPE_CHECKING:
     from refold.engine.owner import PartitionOwner
 
+COMMANDS = (StartRun, ResolveStep, CancelRun, RetryRun, RecordFinding)
 WHY_MAX = 10_000
 KEY_MAX = 800
 """Bytes of the longest run id: a longer key names no run."""
@@ -127,7 +136,7 @@ class Intake:
         offset, data = record.offset, record.value or b""
         try:
             command = owner.codec.decode(data)
-            if not isinstance(command, StartRun | ResolveStep | CancelRun | RetryRun):
+            if not isinstance(command, COMMANDS):
                 raise UndecodableRecord(f"{type(command).__name__} is no command")
             run_id = self._run_id(command)
         except NEVER as error:
@@ -157,6 +166,9 @@ class Intake:
             then = self._teller(run_id, first)
         elif isinstance(first, StepResolved):
             then = owner.driver.then_deliver(run_id, first.slot)
+        elif isinstance(first, FindingRecorded):
+            told = f"{first.slot} {first.kind}, {first.status}: {first.detail}"
+            then = partial(owner.tell, "finding", run_id, told)
         elif isinstance(first, RunStarted):
             # Not before it is durable: code that kills its process must leave a run behind that
             # can be parked, or its command would be taken again for ever.
@@ -248,6 +260,8 @@ class Intake:
             return decide.cancel_run(state, command, offset)
         if isinstance(command, RetryRun):
             return decide.retry_run(state, command, offset)
+        if isinstance(command, RecordFinding):
+            return decide.record_finding(state, command, offset)
         slot = None if state is None else state.slots.get(command.slot)
         if slot is None:
             return decide.resolve_step(state, command, offset, under_way=False, believe_in_ms=0)

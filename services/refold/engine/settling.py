@@ -1,26 +1,19 @@
 """Settles slots in doubt: late reports, repeats under the same key, lookups, people, and proofs."""
 
 import asyncio
-import inspect
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from refold.app.definitions import StepDef
 from refold.engine import decide, waits
 from refold.engine.attempts import describe, storable, unrecordable_of
 from refold.engine.books import DecisionTooLarge
+from refold.engine.far_system import Answered, ask_far_system
 from refold.engine.recovery import Do, Facts, Move, believe_in_ms, next_move
 from refold.engine.session import ChunkAsked
 from refold_projections.fold import FAILED, NEVER_STARTED, Attempt, RunState, Slot
 from refold_schemas.events import EvidenceConflict, RunEvent
-from refold_schemas.values import (
-    Absent,
-    Found,
-    Pending,
-    Policy,
-    Rejected,
-    Unrecordable,
-    encode_error,
-)
+from refold_schemas.values import Policy, Unrecordable, encode_error
 
 if TYPE_CHECKING:
     from refold.engine.owner import PartitionOwner
@@ -350,41 +343,15 @@ class Settling:
         owner.books.commit(run_id, events, at_ms=at_ms, then=said)
 
     async def ask_far_system(self, definition: StepDef, key: str) -> tuple[str, Any]:
-        """One lookup by our own key: found, absent, rejected, or no answer with what was seen.
-
-        Whatever a lookup raises or returns says nothing about the effect unless it is an answer.
-        """
+        """One lookup by our own key: found, absent, rejected, or no answer with what was seen."""
         timeout_s = self.owner.settings.lookup_timeout_ms / 1000
-        limit = asyncio.timeout(timeout_s)
-        task = asyncio.current_task()
-        try:
-            async with limit:
-                return _meaning(await self._call_lookup(definition, key))
-        except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                raise  # ours: the claim is over, or the slot has moved on
-            if limit.expired():
-                return "none", f"no answer within {timeout_s:g} s"
-            return "none", describe(error)
+        in_thread = self._in_thread
+        return await ask_far_system(definition, key, timeout_s=timeout_s, in_thread=in_thread)
 
-    async def _call_lookup(self, definition: StepDef, key: str) -> object:
-        lookup = definition.lookup
-        assert lookup is not None
-        if inspect.iscoroutinefunction(lookup):
-            return await lookup(key)
-
-        def in_thread() -> tuple[object, BaseException | None]:
-            try:
-                return lookup(key), None
-            except BaseException as error:  # a thread's future loses some of them
-                return None, error
-
+    async def _in_thread(self, call: Callable[[], Answered]) -> Answered:
         # Threads of their own: lookups that hang must not take those of the steps.
         loop = asyncio.get_running_loop()
-        answer, error = await loop.run_in_executor(self.owner.lookup_threads, in_thread)
-        if error is not None:
-            raise error
-        return await answer if inspect.isawaitable(answer) else answer
+        return await loop.run_in_executor(self.owner.lookup_threads, call)
 
     # ---- proofs
 
@@ -417,16 +384,3 @@ class Settling:
             at_ms = owner.books.now_ms()
             event = decide.timer("proof", slot.name, at_ms + PROOF_AGAIN_MS, state.event_count + 1)
             owner.books.commit(run_id, (event,), at_ms=at_ms)
-
-
-def _meaning(answer: object) -> tuple[str, Any]:
-    """What an answer says; anything that is none is no answer."""
-    if isinstance(answer, Found):
-        return "found", answer.value
-    if isinstance(answer, Absent) or answer is Absent:
-        return "absent", None
-    if isinstance(answer, Rejected):
-        return "rejected", answer.error
-    if isinstance(answer, Pending) or answer is Pending:
-        return "none", "the far system is still at work on it"
-    return "none", f"it returned {type(answer).__name__}, which is no lookup answer"

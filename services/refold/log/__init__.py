@@ -4,7 +4,17 @@
 """
 
 from refold.log.partitions import murmur2, partition_for
-from refold.log.port import Ack, Entry, Log, LogFacts, Record, Suggestion, Topic, Upgrade
+from refold.log.port import (
+    Ack,
+    Entry,
+    Log,
+    LogFacts,
+    Record,
+    Shared,
+    Suggestion,
+    Topic,
+    Upgrade,
+)
 from refold.log.sizes import BATCH_SIZE_MAX, batch_size, entry_size
 from refold.settings import LOG_DEFAULT
 from refold_schemas.errors.log import LogAdapterMissing, LogUrlInvalid
@@ -16,6 +26,7 @@ __all__ = [
     "Log",
     "LogFacts",
     "Record",
+    "Shared",
     "Suggestion",
     "Topic",
     "Upgrade",

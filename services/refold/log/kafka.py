@@ -6,7 +6,7 @@ Who owns a partition is no matter of this adapter: the consumer group only sugge
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -91,6 +91,7 @@ class KafkaLog:
         self._sender: Sender | None = None
         self._coordinator: Coordinator | None = None
         self._owners: Owners | None = None
+        self._readers: dict[str, Owners] = {}
         self._open = False
         self._closing: asyncio.Future[None] | None = None
         self._counts_look_s = 0.0
@@ -249,6 +250,9 @@ class KafkaLog:
         if self._owners is not None:
             await self._owners.close(leave=leave)
             self._owners = None
+        for readers in self._readers.values():
+            await readers.close(leave=leave)
+        self._readers.clear()
         if self._reader is not None:
             await self._reader.close()
         if self._sender is not None:
@@ -389,11 +393,40 @@ class KafkaLog:
             known = f"there were {self.facts.partition_count} when this process opened it"
             raise PartitionsRaised(self.url, told_counts(facts), known)
 
-    def _member(self, coordinator: Coordinator, owner: str) -> Member:
+    async def share(self, readers: str, member: str) -> frozenset[int]:
+        """The partitions of events that the group `NAMESPACE.readers` gives to this member now."""
+        self._check_open()
+        if readers not in self._readers:
+            group = f"{self._place.namespace}.{readers}"
+            self._readers[readers] = Owners(self._settings, group, self._reading_member)
+        partitions, failure = await self._asked(self._readers[readers].suggest(member))
+        if failure is not None and not partitions:
+            raise LogUnavailable(self.url, f"the group of readers cannot be asked: {told(failure)}")
+        return partitions
+
+    async def leave_share(self, readers: str, member: str) -> None:
+        """Leave the group of readers."""
+        self._check_open()
+        if readers in self._readers:
+            await self._asked(self._readers[readers].give_up(member))
+
+    async def note_read(self, readers: str, member: str, offsets: Mapping[int, int]) -> None:
+        """Commit offsets of the group; what it refuses (it shares anew) is said again later."""
+        self._check_open()
+        if readers in self._readers and offsets:
+            with contextlib.suppress(LogUnavailable):
+                await self._asked(self._readers[readers].commit(member, offsets))
+
+    def _reading_member(self, coordinator: Coordinator, member: str) -> Member:
+        return self._member(coordinator, member, Topic.EVENTS)
+
+    def _member(
+        self, coordinator: Coordinator, owner: str, topic: Topic = Topic.COMMANDS
+    ) -> Member:
         return Member(
             coordinator,
             owner,
-            topic_name(self._place.namespace, Topic.COMMANDS),
+            topic_name(self._place.namespace, topic),
             self.facts.partition_count,
             session_ms=self._session_ms,
             hand_over_ms=self._hand_over_ms,

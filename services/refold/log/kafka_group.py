@@ -9,12 +9,13 @@ Source: Kafka's group protocol (JoinGroup, SyncGroup, Heartbeat), KIP-345 for st
 import asyncio
 import contextlib
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from aiokafka import errors
 from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
 from aiokafka.coordinator.protocol import ConsumerProtocol
 from aiokafka.protocol.admin import DescribeGroupsRequest
+from aiokafka.protocol.commit import OffsetCommitRequest
 from aiokafka.protocol.group import (
     HeartbeatRequest,
     JoinGroupRequest,
@@ -129,6 +130,21 @@ class Member:
         if self._member_id != _NEW_MEMBER:
             request = LeaveGroupRequest(self._coordinator.group, self._member_id)
             await self._coordinator.ask(request, self._connection)
+
+    async def commit(self, offsets: Mapping[int, int]) -> None:
+        """Tell the group how far its partitions were read: for tools that show lag."""
+        places = [(partition, offset, "") for partition, offset in offsets.items()]
+        request = OffsetCommitRequest(
+            self._coordinator.group,
+            self._generation,
+            self._member_id,
+            OffsetCommitRequest.DEFAULT_RETENTION_TIME,
+            [(self._topic, places)],
+        )
+        answer = await self._coordinator.ask(request, self._connection)
+        for _, partitions in answer.topics:  # type: ignore[attr-defined]
+            for _, code in partitions:
+                _check(code)
 
     async def stop(self) -> None:
         """End the task; the group is told nothing and waits for the session to expire."""

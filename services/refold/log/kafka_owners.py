@@ -56,6 +56,10 @@ class Owners:
         """Leave the group. Raises KafkaError: then the session expires."""
         await self._there(self._give_up(owner))
 
+    async def commit(self, owner: str, offsets: Mapping[int, int]) -> None:
+        """Tell the group how far the owner has read. Raises KafkaError."""
+        await self._there(self._commit(owner, offsets))
+
     async def close(self, *, leave: bool) -> None:
         """End the thread; without `leave` the group is told nothing."""
         await self._there(self._end(leave))
@@ -84,6 +88,11 @@ class Owners:
                 self._client = await connect(self._settings)
                 self._coordinator = Coordinator(self._client, self._group)
             return self._coordinator
+
+    async def _commit(self, owner: str, offsets: Mapping[int, int]) -> None:
+        member = self._members.get(owner)
+        if member is not None:
+            await member.commit(offsets)
 
     async def _give_up(self, owner: str) -> None:
         member = self._members.pop(owner, None)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 
 class Topic(StrEnum):
@@ -158,3 +158,23 @@ class Log(Protocol):
 
     async def give_up(self, owner: str) -> None:
         """Leave the group or free the leases, so that another owner is suggested at once."""
+
+
+@runtime_checkable
+class Shared(Protocol):
+    """What a log can do beside where several processes may share the reading of its events.
+
+    Of another log each reader reads all of it. Sharing is a suggestion, as owning is.
+    """
+
+    async def share(self, readers: str, member: str) -> frozenset[int]:
+        """Which partitions `member` of these readers has now; call it once a second.
+
+        Raises LogUnavailable where the group cannot be asked and has given them away by now.
+        """
+
+    async def leave_share(self, readers: str, member: str) -> None:
+        """Leave them, so that another member has its partitions at once."""
+
+    async def note_read(self, readers: str, member: str, offsets: Mapping[int, int]) -> None:
+        """Tell the group how far its member is, for whoever looks at lag: it decides nothing."""

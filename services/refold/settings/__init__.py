@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING
 
 from refold_schemas.errors.cli import SettingInvalid
+from refold_schemas.errors.tables import DatabaseUnset
 
 if TYPE_CHECKING:
     from refold.settings.environment import Settings
@@ -16,12 +17,27 @@ LOG_DEFAULT = "sqlite:///.refold/log.db"
 """The log of a project on one machine; its directory is made with it."""
 TIME_ZONE_DEFAULT = "UTC"
 
-__all__ = ["LOG_DEFAULT", "TIME_ZONE_DEFAULT", "load_settings", "log_url", "time_zone"]
+__all__ = [
+    "LOG_DEFAULT",
+    "TIME_ZONE_DEFAULT",
+    "database_url",
+    "load_settings",
+    "log_url",
+    "time_zone",
+]
 
 
 def log_url(given: str | None = None) -> str:
     """The log's URL: what was given, else `REFOLD_LOG`, else the default."""
     return given or os.environ.get("REFOLD_LOG", "").strip() or LOG_DEFAULT
+
+
+def database_url(given: str | None = None) -> str:
+    """The database's URL: what was given, else `REFOLD_DATABASE_URL`. Raises DatabaseUnset."""
+    url = given or os.environ.get("REFOLD_DATABASE_URL", "").strip()
+    if not url:
+        raise DatabaseUnset
+    return url
 
 
 def time_zone(given: str | None = None, *, default: str = TIME_ZONE_DEFAULT) -> str:

@@ -28,7 +28,7 @@ class Settings(BaseSettings):
     registry_cafile: FilePath | None = None
     """`REFOLD_REGISTRY_CAFILE`: certificates to trust instead of the machine's own."""
     database_url: str | None = None
-    """`REFOLD_DATABASE_URL`: `postgresql://…`, for projections; this version has none."""
+    """`REFOLD_DATABASE_URL`: `postgresql://…`, where the tables are."""
     kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     """`REFOLD_KAFKA_SECURITY_PROTOCOL`: whether a Kafka log is reached over TLS and with SASL."""
     kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"

@@ -26,6 +26,11 @@ ALONE = (
     Budget("idle", "kb_per_run", "low", 1.0, 3.0),
     Budget("idle", "spawn_to_all_owned_s", "low", 3.0, 10.0),
     Budget("fold", "events_per_s", "high", 100_000, 30_000),
+    Budget("projector", "events_per_s", "high", 15_000, 5_000),
+    Budget("freshness", "visible_p50_ms", "low", 50, 150),
+    Budget("freshness", "visible_p99_ms", "low", 250, 1_000),
+    Budget("freshness", "not_seen", "low", 0, 0),
+    Budget("queries", "worst_p95_ms", "low", 100, 100),
     Budget("start_up", "help_s", "low", 0.3, 0.6),
     Budget("start_up", "boundary_s", "low", 0.3, 0.6),
 )

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from refold_tools.bench import rows
+from refold_tools.bench import rows, tables
 from refold_tools.bench.appends import appends
 from refold_tools.bench.budgets import ALONE, against_restate, verdict
 from refold_tools.bench.machine import canary, describe_machine
@@ -29,6 +29,10 @@ ROWS: dict[str, Measure] = {
     "idle": rows.idle,
     "fold": rows.fold_speed,
     "start_up": rows.start_up,
+    "projector": tables.projector_speed,
+    "freshness": tables.freshness,
+    "rebuild": tables.rebuild_speed,
+    "queries": tables.queries,
 }
 ON_KAFKA: dict[str, Measure] = {"append": appends, "processes": rows.processes}
 QUICK = ("latency", "latency_flowing", "throughput", "resume", "fold", "start_up")

@@ -1,14 +1,13 @@
 """The command that makes room in a log: events of finished runs to files, old commands away."""
 
 import asyncio
-import re
 import time
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from refold_tools.cli.moments import moment
 from refold_tools.cli.options import JsonOption, LogOption
 
 if TYPE_CHECKING:
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from refold_tools.archive import Plan, Report
 
 FOLDER = ".refold/archive"
-UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 7 * 86_400}
 
 
 def archive(
@@ -73,34 +71,12 @@ def archive(
     now_ms = time.time_ns() // 1_000_000
     plan = Plan(
         Path(to),
-        moment("--before", before, now_ms),
-        moment("--commands-before", commands_before, now_ms),
+        moment("--before", before, now_ms, "refold archive"),
+        moment("--commands-before", commands_before, now_ms, "refold archive"),
         past_live,
         dry_run,
     )
     return asyncio.run(_archive(log, plan, partition, listed=listed, as_json=as_json))
-
-
-def moment(option: str, given: str, now_ms: int) -> int:
-    """Milliseconds since 1970 of an age (`30d`) or an ISO time. Raises UsageRefused.
-
-    >>> moment("--before", "2d", 200_000_000)
-    27200000
-    >>> moment("--before", "1970-01-02", 0)
-    86400000
-    """
-    from refold_schemas.errors.cli import UsageRefused
-
-    age = re.fullmatch(r"(\d{1,9})([smhdw])", given)
-    if age is not None:
-        return max(0, now_ms - int(age[1]) * UNITS[age[2]] * 1_000)
-    try:
-        at = datetime.fromisoformat(given)
-    except ValueError:
-        told = f"{option} {given}: neither an age like 30d or 12h nor a time like 2026-11-30T12:00"
-        raise UsageRefused(told, "refold archive") from None
-    at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-    return max(0, (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1))
 
 
 async def _archive(

@@ -69,6 +69,7 @@ def step_row(step: "StepDef") -> dict[str, object]:
         "retry": None if retry is None else f"up to {retry.max_attempts} attempts",
         "not_done": [kind.__name__ for kind in step.not_done],
         "volatile": list(step.volatile),
+        "amounts": list(step.amounts),
         "release": None if step.release is None else step.release.name,
         "valid_for_ms": step.valid_for_ms,
         "missing": list(missing(step)),

@@ -78,6 +78,7 @@ class Examined(NamedTuple):
     runs: dict[str, int]
     needs: dict[str, int]
     conflicts: tuple[str, ...]
+    open_findings: tuple[dict[str, str], ...] = ()
 
 
 def doctor(log: LogOption = None, as_json: JsonOption = False) -> int:
@@ -100,6 +101,7 @@ def doctor(log: LogOption = None, as_json: JsonOption = False) -> int:
                 "runs": examined.runs,
                 "needs": examined.needs,
                 "conflicts": list(examined.conflicts),
+                "open_findings": list(examined.open_findings),
             }
         )
         return int(wrong)
@@ -166,11 +168,15 @@ async def _examine_partitions(log: "Log", findings: list[Finding]) -> Examined:
             runs = Counter(one.status for one in found)
             needs = Counter(one.needs for one in found if one.needs)
             findings.extend(_of_runs(runs, needs, conflicts))
+            differing = await _open_findings(client)
+            findings.extend(_of_findings(differing))
             rejected: Counter[str] = Counter()
             for partition in partitions:
                 rejected.update(partition.rejected or {})
             findings.extend(_of_commands(rejected, partitions))
-            return Examined(tuple(findings), tuple(partitions), dict(runs), dict(needs), conflicts)
+            return Examined(
+                tuple(findings), tuple(partitions), dict(runs), dict(needs), conflicts, differing
+            )
     finally:
         progress.end()
 
@@ -465,6 +471,35 @@ async def _conflicts(client: "Client") -> tuple[str, ...]:
                 if slot.conflicted or any(name == slot.name for name, _ in state.red)
             )
     return tuple(sorted(found))
+
+
+async def _open_findings(client: "Client") -> tuple[dict[str, str], ...]:
+    """What reconciliations found and nobody has settled, the oldest first."""
+    found: list[tuple[int, dict[str, str]]] = []
+    for number in range(client.log.facts.partition_count):
+        fold = await client.fold_of(number)
+        for state in fold.runs.values():
+            for one in state.findings.values():
+                if one.is_open:
+                    told = {
+                        "finding_id": one.finding_id,
+                        "kind": one.kind,
+                        "run_id": state.run_id,
+                        "slot": one.slot,
+                        "command": one.command,
+                    }
+                    found.append((one.at_ms, told))
+    found.sort(key=lambda one: (one[0], one[1]["finding_id"]))
+    return tuple(told for _, told in found)
+
+
+def _of_findings(differing: tuple[dict[str, str], ...]) -> list[Finding]:
+    if not differing:
+        return []
+    named = [f"{one['kind']} {one['run_id']} {one['slot']}" for one in differing[:3]]
+    more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
+    said = f"record and far systems differ ({len(differing)} open): {', '.join(named)}{more}"
+    return [Finding(WRONG, "findings", said, "`refold why RUN_ID` says what settles each")]
 
 
 def _of_runs(

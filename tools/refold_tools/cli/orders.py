@@ -26,7 +26,8 @@ commands = typer.Typer(
 REASONS = (
     *("duplicate", "run_exists", "run_exists_other_input", "unknown_run", "run_ended"),
     *("unknown_function", "input_invalid", "not_in_doubt", "other_attempt", "too_early"),
-    *("nothing_to_retry", "undecodable", "too_large", "misplaced", "gone"),
+    *("nothing_to_retry", "undecodable", "too_large", "misplaced", "gone", "unknown_slot"),
+    "nothing_to_settle",
 )
 """What `CommandRejected.reason` may be."""
 

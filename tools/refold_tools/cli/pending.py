@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from refold.client import Client
     from refold_projections.fold import ParkedCommand, RunState
-    from refold_schemas.commands import CancelRun, Command, ResolveStep, RetryRun
+    from refold_schemas.commands import CancelRun, Command, RecordFinding, ResolveStep, RetryRun
     from refold_schemas.errors.cli import RunUnknown
     from refold_schemas.events import CommandRejected
 
@@ -37,7 +37,7 @@ async def waiting_for(client: "Client", run_id: str, command_next: int) -> list[
     """The run's commands from that offset on, in log order."""
     from refold.engine.learning import decode
     from refold.log import Topic
-    from refold_schemas.commands import CancelRun, ResolveStep, RetryRun, StartRun
+    from refold_schemas.commands import Command
     from refold_schemas.errors import SchemaUnavailable, UndecodableRecord
 
     partition = client.partition_of(run_id)
@@ -52,8 +52,7 @@ async def waiting_for(client: "Client", run_id: str, command_next: int) -> list[
                 command = await decode(client.codec, record.value or b"")
             except (UndecodableRecord, SchemaUnavailable):
                 continue  # its owner will say so, or park it
-            known = isinstance(command, StartRun | ResolveStep | CancelRun | RetryRun)
-            if known and command.run_id == run_id:
+            if isinstance(command, Command) and command.run_id == run_id:
                 found.append(Waiting(command, record.append_ms))
         offset = records[-1].offset + 1
     return found
@@ -192,15 +191,19 @@ async def refuse_in_advance(
     )
 
 
-def decided(state: "RunState | None", command: "ResolveStep | RetryRun | CancelRun") -> object:
+def decided(
+    state: "RunState | None", command: "ResolveStep | RetryRun | CancelRun | RecordFinding"
+) -> object:
     """What an owner would decide now."""
     from refold.engine import decide
-    from refold_schemas.commands import CancelRun, RetryRun
+    from refold_schemas.commands import CancelRun, RecordFinding, RetryRun
 
     if isinstance(command, CancelRun):
         return decide.cancel_run(state, command, 0)[0]
     if isinstance(command, RetryRun):
         return decide.retry_run(state, command, 0)[0]
+    if isinstance(command, RecordFinding):
+        return decide.record_finding(state, command, 0)[0]
     return decide.resolve_step(state, command, 0, under_way=False, believe_in_ms=0)[0]
 
 

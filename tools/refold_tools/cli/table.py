@@ -84,9 +84,29 @@ COMMANDS = (
         "List rejected commands, or publish one again.",
     ),
     Entry(
+        "reconcile",
+        "refold_tools.cli.reconciling:reconcile",
+        "Ask the far systems about effects, and report what differs from the record.",
+    ),
+    Entry(
+        "export",
+        "refold_tools.cli.exporting:export",
+        "Copy events, runs and effects of a window to files for analytics.",
+    ),
+    Entry(
         "archive",
         "refold_tools.cli.archiving:archive",
         "Copy the events of finished runs to files, and trim the log behind them.",
+    ),
+    Entry(
+        "projector",
+        "refold_tools.cli.projecting:projector",
+        "Follow the log into the tables of a Postgres, until a signal.",
+    ),
+    Entry(
+        "projections",
+        "refold_tools.cli.projecting:projections",
+        "Make, rebuild or verify the tables.",
     ),
     Entry(
         "namespace",

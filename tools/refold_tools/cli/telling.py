@@ -23,6 +23,7 @@ STYLES = {
     "blocked": "bold red",
     "diverged": "bold red",
     "conflict": "bold red",
+    "finding": "yellow",
     "rejected": "yellow",
     "forwarded": "yellow",
     "warning": "yellow",

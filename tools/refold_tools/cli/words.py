@@ -8,6 +8,7 @@ from refold_projections.fold.boundary import OpenStep
 from refold_projections.fold.state import UNSETTLED
 from refold_schemas.errors.base import told
 from refold_schemas.events import (
+    AmountsDeclared,
     AttemptReported,
     CommandEmitted,
     CommandParked,
@@ -15,6 +16,7 @@ from refold_schemas.events import (
     CursorAdvanced,
     Event,
     EvidenceConflict,
+    FindingRecorded,
     PartitionClaimed,
     PartitionReleased,
     PlanDeclared,
@@ -92,6 +94,9 @@ def _what(event: Event, zone: tzinfo, today: date) -> str:
             return f"{run} version {version} by {by}, input {value_words(given)}"
         case PlanDeclared(steps=steps):
             return f"plan: {', '.join(steps)}"
+        case AmountsDeclared(step=step, arguments=arguments):
+            named = ", ".join(arguments)
+            return f"amounts of {step}: {named}" if named else f"{step} has no amounts any more"
         case StepIntended(attempt=attempt, policy=policy, effect_key=key, timeout_ms=timeout_ms):
             return f"attempt {attempt}, {policy}, key {key}, timeout {seconds(timeout_ms)}"
         case StepCompleted(attempt=attempt, unrecordable=None, result=result):
@@ -112,6 +117,10 @@ def _what(event: Event, zone: tzinfo, today: date) -> str:
             return f"{reporter} reports attempt {attempt}: {outcome.replace('_', ' ')}"
         case EvidenceConflict(attempt=attempt, settled=settled, evidence=evidence):
             return f"attempt {attempt} was settled as {settled}, evidence says {evidence}"
+        case FindingRecorded(kind=kind, status=status, detail=detail, by=by, why=why):
+            said = {"open": "", "agreed": "settled: ", "accepted": f"dealt with by {by}: "}
+            told_why = f" ({why})" if why else ""
+            return f"{kind}: {said.get(status, f'{status}: ')}{told(detail).brief}{told_why}"
         case CursorAdvanced(cursor=cursor, total=total):
             return f"{cursor} of {total} items"
         case TimerScheduled(kind=kind, deadline_ms=deadline_ms):
@@ -216,6 +225,11 @@ def explain(seen: Boundary, state: RunState, sentence: str, scene: Scene) -> Exp
             "repairs nothing there; compare the far system with the record."
         )
         commands.append(f"{scene.refold} history {quoted(seen.run_id)}")
+    for finding in sorted(state.findings.values()):
+        if finding.is_open:
+            at = moment_near(finding.at_ms, scene.zone, scene.now_ms)
+            said.append(f"A reconciliation found at {at} ({finding.kind}): {finding.detail}.")
+            commands.append(finding.command)
     said.extend(scene.orders)
     ended = seen.status in ("completed", "failed", "cancelled")
     advice = _advice(seen, state, scene, commands)

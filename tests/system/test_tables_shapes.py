@@ -1,0 +1,78 @@
+"""The tables' shapes on a real Postgres: made once, by whoever is first, and never by halves."""
+
+import asyncio
+
+import pytest
+
+from refold_projections.tables.database import close, connect
+from refold_projections.tables.migrating import check, migrate, migrations, pending
+from refold_projections.tables.names import VIEWS, names_in
+from refold_schemas.errors.tables import TablesDiffer, TablesMissing
+from support.postgres import rows
+
+NAMES = names_in("public")
+
+
+async def _migrate(url: str) -> tuple[int, ...]:
+    connection = await connect(url)
+    try:
+        return await migrate(connection, NAMES)
+    finally:
+        await close(connection)
+
+
+def test_several_may_make_the_tables_at_once_and_one_of_them_does(postgres: str) -> None:
+    async def play() -> list[tuple[int, ...]]:
+        return await asyncio.gather(*(_migrate(postgres) for _ in range(4)))
+
+    every = tuple(one.number for one in migrations())
+    assert sorted(asyncio.run(play())) == [(), (), (), every]
+
+
+def test_every_view_and_every_column_says_what_it_is(postgres: str) -> None:
+    asyncio.run(_migrate(postgres))
+    columns = asyncio.run(
+        rows(
+            postgres,
+            """
+            select c.relname as view, a.attname as column, obj_description(c.oid) as whole,
+                col_description(c.oid, a.attnum) as says
+            from pg_class c join pg_attribute a on a.attrelid = c.oid
+            where c.relnamespace = 'public'::regnamespace and c.relkind = 'v' and a.attnum > 0
+            """,
+        )
+    )
+    assert {one["view"] for one in columns} == set(VIEWS)
+    assert [f"{one['view']}.{one['column']}" for one in columns if not one["says"]] == []
+    assert [one["view"] for one in columns if not one["whole"]] == []
+
+
+def test_tables_of_another_version_are_left_alone(postgres: str) -> None:
+    async def play() -> None:
+        connection = await connect(postgres)
+        with pytest.raises(TablesMissing):
+            await check(connection, NAMES)
+        await migrate(connection, NAMES)
+        await check(connection, NAMES)
+        assert await pending(connection, NAMES) == ()
+        await connection.execute("insert into refold_migrations values (999, 'x', now())")
+        with pytest.raises(TablesDiffer, match="version 999"):
+            await migrate(connection, NAMES)
+        await connection.execute("delete from refold_migrations where number = 999")
+        await connection.execute("update refold_migrations set sha256 = 'x' where number = 1")
+        with pytest.raises(TablesDiffer, match="migration 1"):
+            await check(connection, NAMES)
+        await close(connection)
+
+    asyncio.run(play())
+
+
+def test_two_namespaces_have_room_in_one_database(postgres: str) -> None:
+    async def play() -> list[tuple[int, ...]]:
+        connection = await connect(postgres)
+        found = [await migrate(connection, names_in(one)) for one in ("shop", "public")]
+        assert await connection.fetchval("select count(*) from shop.v1_runs") == 0
+        await close(connection)
+        return found
+
+    assert asyncio.run(play()) == [(1,), (1,)]

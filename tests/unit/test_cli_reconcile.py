@@ -1,0 +1,200 @@
+"""`refold reconcile` on the command line: exit codes, JSON, what a person reads, bad input."""
+
+import asyncio
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from refold.log.memory import MemoryBroker, MemoryLog
+from refold.worker import Worker, WorkerSettings
+from refold_tools.cli import main
+from refold_tools.cli.inputs import load_app
+
+URL = "memory://reconciled"
+SHOP = """
+import threading
+from datetime import timedelta
+
+from refold import Absent, App, Effect, Found, Policy, RunContext
+
+app = App("shop")
+books = {}
+hang = threading.Event()
+
+
+def find(key):
+    if hang.is_set():
+        threading.Event().wait(60)
+    return Found(books[key]) if key in books else Absent()
+
+
+@app.step(policy=Policy.KEYED, key_ttl=None, lookup=find, settle=timedelta(0),
+          timeout=timedelta(milliseconds=200), amounts=("pence",))
+async def pay(fx: Effect, pence: int) -> dict:
+    return books.setdefault(fx.key, {"paid": pence})
+
+
+@app.run("shop")
+async def shop(ctx: RunContext, pence: int) -> dict:
+    return await ctx.step(pay, pence)
+"""
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryBroker]:
+    """A log in memory, and a working directory with the module `reconciled_shop`."""
+    (tmp_path / "reconciled_shop.py").write_text(SHOP)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
+    for name in ("REFOLD_LOG", "REFOLD_DEBUG", "REFOLD_TIME_ZONE", "REFOLD_REGISTRY_URL"):
+        monkeypatch.delenv(name, raising=False)
+    keeper = MemoryLog(URL)
+    keeper.broker.recreate()
+    yield keeper.broker
+    sys.modules.pop("reconciled_shop", None)
+
+
+@pytest.fixture
+def shop(broker: MemoryBroker) -> Iterator[Any]:
+    """The module, and a worker on a loop in a thread, as another process would be."""
+    app = load_app("reconciled_shop:app")
+    claimed = threading.Event()
+    hosting: list[tuple[asyncio.AbstractEventLoop, Worker]] = []
+
+    async def serve() -> None:
+        log = MemoryLog(URL)
+        await log.open(create=True)
+        settings = WorkerSettings(checkpoint_ms=100)
+        made = Worker(app, log, watch=False, on_event=lambda _: claimed.set(), settings=settings)
+        hosting.append((asyncio.get_running_loop(), made))
+        await made.run()
+        await log.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+    thread.start()
+    assert claimed.wait(10)
+    yield sys.modules["reconciled_shop"]
+    loop, made = hosting[0]
+    loop.call_soon_threadsafe(made.stop)
+    thread.join(10)
+
+
+def told(capsys: Capture, *arguments: str, code: int = 0) -> dict[str, Any]:
+    found = main([*arguments, "--json", "--log", URL])
+    out, err = capsys.readouterr()
+    assert found == code, err + out
+    payload: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return payload
+
+
+RECONCILE = ("reconcile", "reconciled_shop:app")
+
+
+def paid(capsys: Capture, *run_ids: str) -> None:
+    for run_id in run_ids:
+        answer = told(capsys, "start", "shop", "--input", "4160", "--run-id", run_id, "--wait")
+        assert answer["status"] == "completed"
+    threading.Event().wait(0.3)  # timeout and settle
+
+
+def test_a_finding_from_the_look_to_its_settlement(capsys: Capture, shop: Any) -> None:
+    paid(capsys, "r1", "r2")
+    answer = told(capsys, *RECONCILE)
+    assert (answer["asked"], answer["agreed"], answer["findings"]) == (2, 2, [])
+    key = told(capsys, "history", "r1")["records"]
+    (intended,) = [one for one in key if one["event"] == "StepIntended"]
+    (taken,) = [k for k in shop.books if k in intended["what"]]
+    shop.books[taken] = {"paid": 4610}
+    answer = told(capsys, *RECONCILE, code=1)
+    (finding,) = answer["findings"]
+    assert (finding["kind"], finding["run_id"], finding["slot"]) == ("different", "r1", "pay#1")
+    assert (finding["state"], finding["recorded"]) == ("new", True)
+    assert "result.paid 4160 → 4610" in finding["detail"]
+    again = told(capsys, *RECONCILE, code=1)["findings"]
+    assert [one["state"] for one in again] == ["known"]
+    doctor = told(capsys, "doctor", code=1)
+    assert [one["finding_id"] for one in doctor["open_findings"]] == [finding["finding_id"]]
+    why = told(capsys, "why", "r1")
+    assert finding["detail"] in why["text"]
+    assert finding["command"] in why["commands"]
+    accepted = told(capsys, "reconcile", "--accept", finding["finding_id"], "--why", "my mistake")
+    assert accepted == {
+        "run_id": "r1",
+        "finding_id": finding["finding_id"],
+        "status": "accepted",
+    }
+    assert told(capsys, *RECONCILE)["findings"][0]["state"] == "accepted"
+    said = [
+        one["what"]
+        for one in told(capsys, "history", "r1")["records"]
+        if one["event"] == "FindingRecorded"
+    ]
+    assert said[0].startswith("different: pay#1 is done here and there under key ")
+    assert said[1].startswith("different: dealt with by ")
+    assert said[1].endswith("(my mistake)")
+    error = told(capsys, "reconcile", "--accept", finding["finding_id"], code=2)["error"]
+    assert error["code"] == "R820"
+
+
+def test_what_a_person_reads(capsys: Capture, shop: Any) -> None:
+    paid(capsys, "r1")
+    shop.books.clear()
+    assert main([*RECONCILE, "--log", URL, "--dry-run"]) == 1
+    out, _ = capsys.readouterr()
+    assert "1 asked, 0 agree, 1 finding, 0 unknown" in out
+    assert "missing     r1: pay#1 is done here (attempt 1), and under its key " in out
+    assert "refold reconcile --accept " in out
+    assert told(capsys, "doctor")["open_findings"] == []
+
+
+def test_a_lookup_in_a_thread_that_hangs_is_unknown(capsys: Capture, shop: Any) -> None:
+    paid(capsys, "r1")
+    shop.hang.set()
+    answer = told(capsys, *RECONCILE, "--timeout", "0.1")
+    assert (answer["findings"], answer["asked"], answer["lookups"]) == ([], 1, 3)
+    assert answer["unknown"][0]["why"] == "no answer within 0.1 s"
+    assert main([*RECONCILE, "--timeout", "0.1", "--log", URL]) == 0
+    out, _ = capsys.readouterr()
+    assert "unknown     r1 pay#1, key " in out
+
+
+def test_a_window_without_effects(capsys: Capture, shop: Any) -> None:
+    paid(capsys, "r1")
+    assert told(capsys, *RECONCILE, "--until", "1h")["asked"] == 0
+    assert told(capsys, *RECONCILE, "--window", "15m")["asked"] == 1
+    assert told(capsys, *RECONCILE, "--since", "2026-01-01")["asked"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("reconcile",), "R518", "MODULE:APP"),
+        ((*RECONCILE, "--since", "1d", "--window", "1d"), "R518", "give one of them"),
+        ((*RECONCILE, "--since", "yesterday"), "R518", "neither an age like"),
+        ((*RECONCILE, "--window", "0h"), "R518", "write a duration"),
+        ((*RECONCILE, "--every", "1h", "--until", "1h"), "R518", "leave out --until"),
+        ((*RECONCILE, "--since", "1h", "--until", "2h"), "R518", "the window is empty"),
+        ((*RECONCILE, "--accept", "f-1"), "R518", "stands alone"),
+        (("reconcile", "--accept", "f-1"), "R821", "has a finding"),
+        (("reconcile", "nosuch:app"), "R516", "nosuch"),
+    ],
+)
+def test_wrong_usage_is_exit_two(
+    capsys: Capture, shop: Any, arguments: tuple[str, ...], code: str, said: str
+) -> None:
+    error = told(capsys, *arguments, code=2)["error"]
+    assert error["code"] == code
+    assert said in error["message"]
+
+
+def test_a_log_that_is_not_there_is_exit_four(capsys: Capture, shop: Any, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/nowhere/log.db"
+    found = main([*RECONCILE, "--json", "--log", url])
+    out, _ = capsys.readouterr()
+    assert (found, json.loads(out)["error"]["code"][0]) == (4, "R")
