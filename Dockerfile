@@ -12,12 +12,13 @@ COPY schemas schemas
 COPY projections projections
 COPY tools tools
 COPY examples examples
+COPY docs/errors docs/errors
 RUN /opt/refold/bin/pip install --no-cache-dir --no-deps --no-build-isolation .
 
 FROM python:3.13-slim
 COPY --from=build /opt/refold /opt/refold
 ENV PATH=/opt/refold/bin:$PATH PYTHONUNBUFFERED=1
-RUN useradd --system --uid 10001 refold
+RUN useradd --system --uid 10001 refold && install -d -o refold -m 700 /var/lib/refold
 USER refold
 WORKDIR /app
 ENTRYPOINT ["refold"]

@@ -82,7 +82,7 @@ chaos: $(VENV)/.dev ## faults on real workers, brokers and networks: half an hou
 	PYTHONPATH=tests:examples $(BIN)/python -m chaos $(CHAOS)
 
 chaos-projector: $(VENV)/.dev ## projectors killed 50 times under load (REFOLD_KILLS), their database restarted: verify finds no difference
-	REFOLD_KILLS=$${REFOLD_KILLS:-50} $(BIN)/pytest tests/system/test_projector_killed.py $(PYTEST_ARGS)
+	REFOLD_KILLS=$${REFOLD_KILLS:-50} $(BIN)/pytest -o faulthandler_timeout=0 tests/system/test_projector_killed.py $(PYTEST_ARGS)
 
 bench: $(VENV)/.dev ## measure refold on this machine (REFOLD_PEERS names the peers' scripts)
 	$(BIN)/refold bench $(BENCH)

@@ -5,6 +5,8 @@ Field reports: F20 (partitioners differ), F24 (one bad record), F30 (a run that 
 
 import asyncio
 import base64
+import hashlib
+import hmac
 import json
 import os
 import signal
@@ -24,7 +26,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from refold.client.client import Client
 from refold.log import partition_for
 from refold_schemas.codec import Codec
-from refold_schemas.commands import CancelRun, Command, StartRun
+from refold_schemas.commands import CancelRun, Command, RetryRun, StartRun
 from refold_schemas.events import CommandRejected
 from refold_schemas.registry import FileRegistry, canonical_form
 from refold_schemas.values import Value, encode_value
@@ -76,7 +78,7 @@ def shop(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator["
             cwd=folder,
             stdout=said,
             stderr=said,
-            env={**os.environ, "PYTHONPATH": str(folder)},
+            env={**os.environ, "PYTHONPATH": str(folder), "REFOLD_COMMAND_KEYS": keys(folder)},
         )
     try:
         yield made
@@ -87,6 +89,26 @@ def shop(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator["
         except subprocess.TimeoutExpired:
             worker.kill()
             worker.wait()
+
+
+SECRET = bytes(range(32))
+
+
+def keys(folder: Path) -> str:
+    """The workers' file: one key, shared with a program that has no refold."""
+    line = {"id": "them", "algorithm": "hmac-sha256", "speaks_for": "them"}
+    path = folder / "keys.json"
+    path.write_text(json.dumps({"keys": [{**line, "secret": base64.b64encode(SECRET).decode()}]}))
+    path.chmod(0o600)
+    return str(path)
+
+
+def signature(command: Command, secret: bytes = SECRET) -> bytes:
+    """By hand, as docs/commands.md has it."""
+    texts = ("refold-command-signature-1", "shop", command.run_id, command.command_id)
+    parts = [*(text.encode() for text in texts), CODEC.encode(command)]
+    data = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+    return b"\x01\x03\x01\x04them" + hmac.new(secret, data, hashlib.sha256).digest()
 
 
 class Shop:
@@ -121,6 +143,7 @@ class Shop:
         key: bytes | str | None = "run_id",
         producer: Producer | None = None,
         partition: int | None = None,
+        header: bytes | None = None,
     ) -> tuple[int, int]:
         """Publish; returns partition and offset. Raises KafkaException."""
         data = command if isinstance(command, bytes) else CODEC.encode(command)
@@ -134,6 +157,7 @@ class Shop:
             data,
             key,
             partition=-1 if partition is None else partition,  # librdkafka's word for "choose"
+            headers=[] if header is None else [("other", b"x"), ("refold", header)],
             on_delivery=lambda *said: told.append(said),
         )
         assert chosen.flush(60) == 0
@@ -233,6 +257,32 @@ def test_the_examples_start_runs_without_refold(shop: Shop, tmp_path: Path) -> N
     until(lambda: shop.status(run_id) == "completed", "the run from Python completes")
     history = shop.refold("history", run_id)["records"]
     assert "CommandEmitted" in [one["event"] for one in history], "it took the detour"
+
+
+def test_a_persons_word_from_anybody_counts_with_a_signature_alone(shop: Shop) -> None:
+    """Made by hand, sent with librdkafka's own partitioner, hence also by the detour."""
+    (run_id,) = astray(7)[6:]
+    shop.send(start(run_id, "wait"))
+    until(lambda: shop.status(run_id) == "waiting", "the run waits")
+    words = {
+        name: RetryRun(f"retry-{name}", run_id, None, False, "them", "")
+        for name in ("unsigned", "signed", "forged")
+    }
+    shop.send(words["unsigned"])
+    shop.send(words["signed"], header=signature(words["signed"]))
+    shop.send(words["forged"], header=signature(words["forged"], bytes(32)))
+    wanted = {
+        "retry-unsigned": "unsigned",
+        "retry-signed": "nothing_to_retry",  # believed, and then there is nothing to do
+        "retry-forged": "bad_signature",
+    }
+
+    def reasons() -> dict[str, str]:
+        found = shop.rejected().values()
+        return {one.command_id: one.reason for one in found if one.command_id in wanted}
+
+    until(lambda: len(reasons()) == len(wanted), "all three are decided")
+    assert reasons() == wanted
 
 
 def test_the_example_has_the_released_schemas() -> None:

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from refold.log import Entry, Topic
 from refold.log.memory import MemoryBroker
 from refold.projector import Projector
+from refold_projections.fold.plain import boundary_json
 from refold_projections.tables.database import close, connect
 from refold_schemas.errors.tables import LogShorterThanTables, TablesMissing, TablesOfAnother
 from refold_schemas.events import (
@@ -23,7 +24,6 @@ from refold_schemas.events import (
     TimerScheduled,
 )
 from refold_schemas.values import Argument, ErrorInfo, encode_value
-from refold_tools.cli.plain import boundary_json
 from support.histories import Action, actions, play
 from support.postgres import rows
 from support.projecting import (

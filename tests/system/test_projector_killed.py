@@ -17,6 +17,7 @@ from refold.log import Log
 from refold.log.kafka import KafkaLog
 from refold.log.kafka_access import Access
 from refold.log.sqlite import SqliteLog
+from refold_tools.processes import ends_with_parent
 from support import kafka_broker
 from support.kafka_broker import Broker
 from support.log_load import Load
@@ -31,7 +32,10 @@ REFOLD = [sys.executable, "-m", "refold_tools.cli"]
 def projector(log_url: str, database_url: str) -> "subprocess.Popen[bytes]":
     environment = {**os.environ, "REFOLD_LOG": log_url, "REFOLD_DATABASE_URL": database_url}
     return subprocess.Popen(
-        [*REFOLD, "projector"], env=environment, stdout=subprocess.DEVNULL, stderr=sys.stderr
+        [*REFOLD, "projector"],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        preexec_fn=ends_with_parent(signal.SIGKILL),
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from refold.client import Client
+from refold.client.words import event_words, seconds, short
 from refold.log import Entry, Topic, partition_for
 from refold.log.memory import MemoryBroker, MemoryLog
 from refold.worker import Worker, WorkerSettings
@@ -21,7 +22,6 @@ from refold_schemas.events import RunDiverged
 from refold_schemas.values import encode_value
 from refold_tools.cli import main
 from refold_tools.cli.inputs import load_app
-from refold_tools.cli.words import event_words, seconds, short
 from support.messages import example
 from support.written_log import CODEC, Writer, done, started
 

@@ -32,7 +32,8 @@ def test_every_reason_with_an_error_of_its_own_is_one_that_owners_give() -> None
     said = " ".join((CommandRejected.__doc__ or "").split())
     reasons = set(re.findall(r"\w+", said.partition("one of:")[2].partition(".")[0]))
     assert set(REFUSALS) <= reasons
-    assert len({kind.code for kind in REFUSALS.values()}) == len(REFUSALS)
+    kinds = set(REFUSALS.values())
+    assert len({kind.code for kind in kinds}) == len(kinds)
 
 
 def test_a_refusal_says_command_run_reason_and_advice() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from refold.client.rejected import REASONS
 from refold.log import partition_for
 from refold.log.memory import MemoryBroker, MemoryLog
 from refold.log.port import Entry, Topic
@@ -21,7 +22,6 @@ from refold_schemas.events import (
 )
 from refold_schemas.values import encode_value
 from refold_tools.cli import main
-from refold_tools.cli.orders import REASONS
 from support.written_log import CODEC, NOON_MS, Writer, started
 
 URL = "memory://orders"

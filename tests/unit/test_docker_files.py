@@ -80,3 +80,17 @@ def test_the_image_copies_what_is_there_and_runs_a_command_that_exists() -> None
     assert [name for name in copied if not (ROOT / name).exists()] == []
     assert 'ENTRYPOINT ["refold"]' in DOCKERFILE
     assert SERVICES["worker"]["command"][0] in {entry.name for entry in COMMANDS}
+
+
+def test_the_gateway_stands_on_the_same_log_and_database_and_has_its_tokens() -> None:
+    gateway, projector = SERVICES["gateway"], SERVICES["projector"]
+    environment = gateway["environment"]
+    for name in ("REFOLD_LOG", "REFOLD_DATABASE_URL"):
+        assert environment[name] == projector["environment"][name]
+    assert gateway["command"][0] in {entry.name for entry in COMMANDS}
+    assert "--insecure" not in gateway["command"]
+    (volume,) = gateway["volumes"]
+    folder = volume.partition(":")[2]
+    assert environment["REFOLD_GATEWAY_TOKENS"].startswith(f"{folder}/")
+    assert f"install -d -o refold -m 700 {folder}" in DOCKERFILE
+    assert gateway["ports"][0].startswith("127.0.0.1:")

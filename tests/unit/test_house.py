@@ -342,6 +342,7 @@ def test_what_is_imported_is_declared() -> None:
         | kafka
         | extra["gateway"]
         | extra["live"]
+        | extra["signing"]
         | extra["telemetry"]
         | {"pytest"},
         # the bench measures what a Kafka transaction would cost, where Kafka's clients are there

@@ -86,6 +86,8 @@ def test_rows_do_not_depend_on_batches_nor_on_what_was_forgotten(
         following.take_back({run_id: one for run_id, one in back.items() if one is not None})
         for record in chunk:
             following.apply(record)
+        owed = {run_id: tables.kept(run_id) for run_id in following.owes()}
+        following.take_back({run_id: one for run_id, one in owed.items() if one is not None})
         tables.put(following.rows())
         if then == "f":
             following.forget(list(following.fold.runs))

@@ -4,7 +4,7 @@ Rows are a function of the fold's state at a position, so it is no matter how re
 where a projector was killed, or which one of several wrote them.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from refold_projections.fold import (
@@ -22,7 +22,7 @@ from refold_projections.fold.partition import StoredRecord
 from refold_projections.tables.book import Book, Noted, Rows
 from refold_projections.tables.keeping import Packer
 from refold_projections.tables.showing import name, text
-from refold_schemas.codec import KIND_CLAIM, KIND_REPORT, Codec, RecordHeader
+from refold_schemas.codec import Codec, RecordHeader
 from refold_schemas.errors import SchemaUnavailable, UndecodableRecord
 from refold_schemas.events import (
     AmountsDeclared,
@@ -75,8 +75,8 @@ class Kept(NamedTuple):
 class Following:
     """Folds a partition and keeps count of what rows have to be written anew.
 
-    Runs that are not in memory have to be given back (`take_back`) before their records come:
-    `lacks` names them. `keep` limits the runs that are followed at all.
+    Runs that are not in memory have to be given back (`take_back`): `lacks` names those of records
+    to come, `owes` those that a claim shows anew. `keep` limits the runs that are followed at all.
     """
 
     def __init__(
@@ -94,6 +94,8 @@ class Following:
             self.fold.position, self.fold.facts, self.claimed_ms = at
         self.open_runs: set[str] = set()
         """Runs with an unsettled attempt, in memory or not: a claim changes what they show."""
+        self.shown: list[str] = []
+        """The runs that the last `rows` are of."""
         self._keep = keep
         self._packer = Packer(codec)
         self._books: dict[str, Book] = {}
@@ -113,31 +115,22 @@ class Following:
         """The claim that attempts may be under way in; none where its owner has handed over."""
         return NO_CLAIM if self.fold.facts.released else self.fold.claim_id
 
-    def lacks(self, records: Sequence[StoredRecord]) -> set[str]:
-        """The runs that these records are of, or touch by a claim, and that are not in memory."""
+    def lacks(self, records: Iterable[StoredRecord]) -> set[str]:
+        """The runs that these records are of and that are not in memory."""
         runs = self.fold.runs
-        wanted: set[str] = set()
-        for record in records:
-            if record.key is not None:
-                run_id = record.key.decode("utf-8", "replace")
-                if run_id not in runs:
-                    wanted.add(run_id)
-            elif self._changes_the_claim(record):
-                wanted |= self.open_runs - runs.keys()
-        if self._keep is not None:
-            return set(filter(self._keep, wanted))
-        return wanted
+        keys = {record.key for record in records if record.key is not None}
+        wanted = {key.decode("utf-8", "replace") for key in keys}
+        return {one for one in wanted if one not in runs and self._follows(one)}
 
-    def _changes_the_claim(self, record: StoredRecord) -> bool:
-        header = RecordHeader.read(record.header)
-        if header is None or header.kind == KIND_REPORT:
-            return False
-        if header.kind == KIND_CLAIM:
-            return True
-        try:
-            return self.codec.name_of(record.value or b"", strict=True) == "PartitionReleased"
-        except SchemaUnavailable:
-            return True  # perhaps; it is learnt when the record is folded
+    def owes(self) -> set[str]:
+        """The runs that a claim among the records folded so far shows anew, if not in memory.
+
+        They have to be given back before `rows`.
+        """
+        return self.open_runs - self.fold.runs.keys() if self._claim_changed else set()
+
+    def _follows(self, run_id: str) -> bool:
+        return self._keep is None or self._keep(run_id)
 
     def take_back(self, kept: Mapping[str, Kept]) -> None:
         """Runs that were asked for; what is not among them does not exist yet."""
@@ -213,7 +206,7 @@ class Following:
         self, record: StoredRecord, run_id: str
     ) -> CommandRejected | None:
         """The event of a record that the run's snapshot reaches beyond, if it is a rejection."""
-        if self._keep is not None and not self._keep(run_id):
+        if not self._follows(run_id):
             return None
         if self.codec.name_of(record.value or b"") != "CommandRejected":
             return None
@@ -266,13 +259,11 @@ class Following:
             self.open_runs.discard(run_id)
 
     def rows(self) -> Rows:
-        """What has to be written since the last call. The open runs are in memory: `lacks`."""
+        """What has to be written since the last call; nothing is owed (`owes`)."""
         rows, fold, claim_id = Rows.none(), self.fold, self.claim_shown
         if self._claim_changed:
-            for run_id in self.open_runs:
-                book = self._books.get(run_id)
-                if book is not None:
-                    self._slots.setdefault(run_id, set()).update(book.open)
+            for run_id in self.open_runs & self._books.keys():  # of any other no row is left
+                self._slots.setdefault(run_id, set()).update(self._books[run_id].open)
             self._claim_changed = False
         rows.rejections.extend(self._rejections)
         self._rejections = []
@@ -290,15 +281,11 @@ class Following:
                 self._findings.get(run_id, set()),
             )
             self._note_open(run_id)
+        self.shown = list(self._slots)
         self._slots, self._timers, self._findings = {}, {}, {}
         # What is still to be sent concerns owners alone, and nobody sends it here.
         fold.orders = Orders()
         return rows
-
-    @property
-    def changed(self) -> Iterable[str]:
-        """The runs that the next `rows` will show."""
-        return self._slots.keys()
 
     def forget(self, run_ids: Iterable[str]) -> None:
         """Let runs go whose rows are written."""

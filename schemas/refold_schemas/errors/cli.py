@@ -173,6 +173,47 @@ class FindingUnknown(RefoldError):
         )
 
 
+class SignatureRefused(CommandRefused):
+    """Workers believe signed commands alone, and this one has no signature that holds."""
+
+    code: ClassVar[str] = "R547"
+    advice: ClassVar[str] = (
+        "set REFOLD_SIGNING_KEY to a key that workers have in REFOLD_COMMAND_KEYS, or send it "
+        "through the gateway"
+    )
+
+
+class KeysUnusable(RefoldError):
+    """A file of keys cannot be read, or be trusted. Nothing of what stands in it is shown."""
+
+    code: ClassVar[str] = "R548"
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, variable: str, path: str, reason: str) -> None:
+        self.variable, self.path, self.reason = variable, path, reason
+        super().__init__(
+            f"the keys in {path} ({variable}) cannot be used: {reason}",
+            kept="nothing was opened or sent",
+            next="correct the file; `refold commands make-key` shows its shape",
+        )
+
+
+class CommandIdReused(RefoldError):
+    """The command id was used before, for another command."""
+
+    code: ClassVar[str] = "R549"
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, run_id: str, command: str, command_id: str, before: str) -> None:
+        self.run_id, self.command, self.command_id = run_id, command, command_id
+        super().__init__(
+            f"{command} for run {run_id} was sent under the id {command_id}, which was used before "
+            f"for {before}",
+            kept="what was decided then; this one was not applied",
+            next="send it under an id of its own",
+        )
+
+
 class CommandUndecided(RefoldError):
     """Nobody has decided the command yet. It stands in the log and will be."""
 
@@ -434,5 +475,7 @@ REFUSALS: dict[str, type[CommandRefused]] = {
     "run_ended": RunOver,
     "nothing_to_retry": NothingToRetry,
     "nothing_to_settle": NothingToSettle,
+    "unsigned": SignatureRefused,
+    "bad_signature": SignatureRefused,
 }
 """The error of each `CommandRejected.reason`; any other is a CommandRefused itself."""

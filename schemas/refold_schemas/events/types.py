@@ -42,7 +42,8 @@ class CommandRejected:
 
     `reason` is one of: duplicate, run_exists, run_exists_other_input, unknown_run, run_ended,
     unknown_function, input_invalid, not_in_doubt, other_attempt, too_early, nothing_to_retry,
-    undecodable, too_large, misplaced, gone, unknown_slot, nothing_to_settle.
+    undecodable, too_large, misplaced, gone, unknown_slot, nothing_to_settle, unsigned,
+    bad_signature.
     `raw` holds the first 1,024 bytes of one that could not be decoded.
     """
 

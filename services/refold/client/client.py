@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,6 +11,7 @@ from typing import Any, Self, get_args
 from urllib.parse import parse_qs, urlsplit
 
 from refold.client.claims import ClaimSeen, claim_of
+from refold.client.following import PartitionFeed
 from refold.client.history import HistoryRecord, read_elsewhere, read_history
 from refold.client.orders import OrderRecord, read_orders
 from refold.client.outbox import Outbox
@@ -21,6 +22,7 @@ from refold.log import Log, Topic, open_log, partition_for
 from refold.log.routing import routing_count
 from refold.settings import LOG_DEFAULT
 from refold.settings.registry import open_registry
+from refold.settings.signing import Signer, open_signer
 from refold_projections.fold import (
     Boundary,
     Cancel,
@@ -43,6 +45,7 @@ from refold_schemas.commands import (
 from refold_schemas.errors.cli import (
     REFUSALS,
     ClientClosed,
+    CommandIdReused,
     CommandRefused,
     CommandUndecided,
     CommandUnknown,
@@ -52,8 +55,15 @@ from refold_schemas.errors.cli import (
     RunUnknown,
 )
 from refold_schemas.errors.log import LogUrlInvalid, OffsetOutOfRange
-from refold_schemas.events import CommandRejected
+from refold_schemas.events import (
+    CommandRejected,
+    RunCancelRequested,
+    RunResumed,
+    RunStarted,
+    StepResolved,
+)
 from refold_schemas.values import (
+    canon_of,
     check_run_id,
     decode_value,
     decode_value_as,
@@ -62,6 +72,9 @@ from refold_schemas.values import (
 
 BY_DEFAULT = "client"
 RUNS_AT_ONCE = 500
+FOLLOWED_MAX = 256
+FOLLOWED_BYTES_MAX = 8 << 20
+"""Records, and their bytes, that wait for one who follows a run."""
 SEND_MIN_S = 1.0
 """How long the log has to store a command, however short `within` is: 0 means do not wait for its
 decision."""
@@ -117,7 +130,8 @@ class Client:
     log where it is missing. `on_progress(reading)` is told while the log is read how far that has
     come. A client belongs to the event loop in which it was entered. `registry_url` is instead of
     `REFOLD_REGISTRY_URL`: the schema registry of a log on Kafka. It is asked before the first
-    command, and when a record's schema is not known.
+    command, and when a record's schema is not known. `signer` is instead of `REFOLD_SIGNING_KEY`:
+    the key that commands are signed with.
     """
 
     def __init__(
@@ -129,7 +143,9 @@ class Client:
         create: bool = False,
         on_progress: Progress | None = None,
         registry_url: str | None = None,
+        signer: Signer | None = None,
     ) -> None:
+        self.signer = signer or open_signer()
         self._owns_log = isinstance(url_or_log, str)
         if isinstance(url_or_log, str):
             self._log = open_log(with_namespace(url_or_log, namespace))
@@ -144,6 +160,7 @@ class Client:
         self._tails: dict[int, PartitionTail] = {}
         self._states: dict[int, StateReader] = {}
         self._outboxes: dict[int, Outbox] = {}
+        self._feeds: dict[int, PartitionFeed] = {}
         self._is_open = False
         self._routed = 0
 
@@ -184,6 +201,8 @@ class Client:
             await outbox.close()
         for tail in self._tails.values():
             await tail.close()
+        for feed in self._feeds.values():
+            await feed.close()
         if self._owns_log:
             await self._log.close()
 
@@ -206,6 +225,7 @@ class Client:
         *,
         run_id: str | None = None,
         version: str | None = None,
+        by: str | None = None,
         command_id: str | None = None,
         within: timedelta | None = None,
     ) -> "RunHandle":
@@ -220,7 +240,7 @@ class Client:
         run_id = str(uuid.uuid4()) if run_id is None else run_id
         check_run_id(run_id)
         value = encode_value(input, path="input")
-        command = StartRun(_new_id(command_id), run_id, name, value, version, self.by)
+        command = StartRun(_new_id(command_id), run_id, name, value, version, by or self.by)
         decision = await self._decide(command, within)
         event = decision.event
         # "duplicate": this command has started it, and the record of that is archived by now.
@@ -434,6 +454,26 @@ class Client:
         log = metered(self._log, self._meter, whole=Topic.EVENTS)
         return read_history(log, self._codec, self.partition_of(run_id), run_id, claims=claims)
 
+    def follow(
+        self,
+        run_id: str,
+        *,
+        after: int | None = None,
+        count_max: int = FOLLOWED_MAX,
+        size_max: int = FOLLOWED_BYTES_MAX,
+    ) -> AsyncGenerator[HistoryRecord, None]:
+        """The run's records behind the offset `after` (None: from its start), and those to come.
+
+        Claims are among them: they say that what was under way is in doubt. It never ends by
+        itself. Raises FollowerTooSlow where more than `count_max` records, or `size_max` bytes of
+        them, wait to be taken.
+        """
+        partition = self.partition_of(run_id)
+        feed = self._feeds.get(partition)
+        if feed is None:
+            feed = self._feeds[partition] = PartitionFeed(self._log, self._codec, partition)
+        return feed.follow(run_id, after=after, count_max=count_max, size_max=size_max)
+
     @property
     def routed(self) -> int:
         """Over how many partitions runs are routed; the topics may have more."""
@@ -528,7 +568,9 @@ class Client:
             self._may_write = True
         outbox = self._outboxes.get(partition)
         if outbox is None:
-            outbox = self._outboxes[partition] = Outbox(self._log, self._codec, partition)
+            outbox = self._outboxes[partition] = Outbox(
+                self._log, self._codec, partition, self.signer
+            )
         tail = self._tail(partition)
         await tail.begin()
         decided = tail.expect(command.command_id)
@@ -578,6 +620,7 @@ class Client:
                     and getattr(event, "command_id", None) == command.command_id
                     and not (isinstance(event, CommandRejected) and event.reason == "duplicate")
                 ):
+                    _check_same(command, event)
                     return Decision(event, record.offset, None)  # type: ignore[arg-type]
         return repeated
 
@@ -739,6 +782,33 @@ def with_namespace(url: str, namespace: str | None) -> str:
     if named != [namespace]:
         raise LogUrlInvalid(url, f"it names another namespace than {namespace}")
     return url
+
+
+DECIDED_BY = {
+    StartRun: RunStarted,
+    ResolveStep: StepResolved,
+    CancelRun: RunCancelRequested,
+    RetryRun: RunResumed,
+}
+"""The event that a command becomes where it is accepted."""
+
+
+def _check_same(command: Command, event: object) -> None:
+    """Raise CommandIdReused where the first decision under an id was about another command."""
+    kind = type(command).__name__
+    if isinstance(event, CommandRejected):
+        same, before = event.command_type == kind, event.command_type
+    else:
+        same, before = isinstance(event, DECIDED_BY[type(command)]), type(event).__name__
+        if same and isinstance(command, ResolveStep) and isinstance(event, StepResolved):
+            word = "done" if command.happened else "absent"
+            same = (event.slot, event.verdict) == (command.slot, word)
+            before = f"{event.slot}, {event.verdict}"
+        if same and isinstance(command, StartRun) and isinstance(event, RunStarted):
+            same = command.run == event.run and canon_of(command.input) == canon_of(event.input)
+            before = f"a start of {event.run} with other input"
+    if not same:
+        raise CommandIdReused(command.run_id, kind, command.command_id, before)
 
 
 def _new_id(command_id: str | None) -> str:

@@ -74,12 +74,12 @@ async def read_history(
     begun = False
     async for record, header, verdict in judged(log, codec, partition):
         if verdict is Verdict.CLAIM and claims:
-            last_claim = await _history_record(codec, partition, record, header, verdict)
+            last_claim = await history_record(codec, partition, record, header, verdict)
         elif record.key == key or await _is_about(codec, record, verdict, run_id):
             if last_claim is not None and begun:
                 yield last_claim
             last_claim, begun = None, True
-            yield await _history_record(codec, partition, record, header, verdict)
+            yield await history_record(codec, partition, record, header, verdict)
 
 
 async def read_elsewhere(
@@ -91,7 +91,7 @@ async def read_elsewhere(
     """
     async for record, header, verdict in judged(log, codec, partition):
         if record.key == run_id.encode() or await _is_about(codec, record, verdict, run_id):
-            yield await _history_record(codec, partition, record, header, verdict)
+            yield await history_record(codec, partition, record, header, verdict)
 
 
 async def _is_about(codec: Codec, record: Record, verdict: Verdict, run_id: str) -> bool:
@@ -111,9 +111,10 @@ async def _is_about(codec: Codec, record: Record, verdict: Verdict, run_id: str)
     return isinstance(event, CommandParked) and event.key == run_id.encode()
 
 
-async def _history_record(
+async def history_record(
     codec: Codec, partition: int, record: Record, header: RecordHeader | None, verdict: Verdict
 ) -> HistoryRecord:
+    """One record, decoded; its schema is learnt first if need be."""
     event: Event | None = None
     problem: str | None = None
     try:

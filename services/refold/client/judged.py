@@ -1,5 +1,6 @@
 """The events of a partition with what the claim rule says of each; nothing is folded."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 from refold.engine import checkpoints
@@ -30,6 +31,7 @@ async def judged(
             position, verdict = judge(position, record.offset, header)
             yield record, header, verdict
         offset = records[-1].offset + 1
+        await asyncio.sleep(0)  # a long log: others of this loop have their turn
 
 
 async def position_at(log: Log, codec: Codec, partition: int, start: int, end: int) -> Position:

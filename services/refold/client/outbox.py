@@ -8,6 +8,7 @@ import asyncio
 from typing import NamedTuple
 
 from refold.log import Ack, Entry, Log, Topic, batch_size, entry_size
+from refold.settings.signing import Signer
 from refold_schemas.codec import Codec
 from refold_schemas.commands import Command
 from refold_schemas.errors import RefoldError
@@ -39,8 +40,11 @@ class _Sending(NamedTuple):
 class Outbox:
     """The commands of this process for one partition."""
 
-    def __init__(self, log: Log, codec: Codec, partition: int) -> None:
+    def __init__(
+        self, log: Log, codec: Codec, partition: int, signer: Signer | None = None
+    ) -> None:
         self._log, self._codec, self._partition = log, codec, partition
+        self._signer = signer
         self._waiting: list[_Sending] = []
         self._task: asyncio.Task[None] | None = None
         self._closed = False
@@ -53,7 +57,11 @@ class Outbox:
         """
         if self._closed:
             raise ClientClosed
-        entry = Entry(command.run_id.encode(), self._codec.encode(command))
+        value, header = self._codec.encode(command), None
+        if self._signer is not None:
+            run_id, command_id = command.run_id, command.command_id
+            header = self._signer.header(self._log.facts.namespace, run_id, command_id, value)
+        entry = Entry(command.run_id.encode(), value, header)
         size, size_max = batch_size([entry]), self._log.facts.batch_size_max
         if size > size_max:
             raise BatchTooLarge(

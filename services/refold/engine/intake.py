@@ -16,6 +16,7 @@ from refold.engine.books import DecisionTooLarge
 from refold.engine.decide import Offer
 from refold.log import batch_size, partition_for
 from refold.log.port import Entry, Record, Topic
+from refold.settings.signing import Judgement
 from refold_projections.fold import ParkedCommand, RunState, is_under_way
 from refold_schemas.commands import (
     CancelRun,
@@ -154,7 +155,11 @@ class Intake:
             events = decide.rejected(command, offset, "misplaced", detail)
         elif (long := too_long(command)) is not None:
             events = decide.rejected(command, offset, "too_large", long)
+        elif (word := self._judged(command, record)).reason is not None:
+            events = decide.rejected(command, offset, word.reason, word.detail)
         else:
+            if word.by is not None:
+                command = replace(command, by=word.by)
             try:
                 events = self._with_end(run_id, self._decide(command, record))
             except Exception as error:  # a defect, or an input whose own code raises
@@ -231,6 +236,21 @@ class Intake:
         except DecisionTooLarge:
             return False
         return True
+
+    def _judged(self, command: Command, record: Record) -> Judgement:
+        """Who speaks in it, or why it is refused; the partition of its run looks, no other."""
+        owner = self.owner
+        if owner.keyring is None:
+            return Judgement()
+        return owner.keyring.judge(
+            owner.namespace,
+            type(command).__name__,
+            command.run_id,
+            command.command_id,
+            command.by,
+            record.value or b"",
+            record.header,
+        )
 
     def _teller(self, run_id: str, event: CommandRejected) -> Callable[[], None] | None:
         if event.reason == "duplicate":  # nothing is lost, and nobody has to do anything

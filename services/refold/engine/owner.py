@@ -32,6 +32,7 @@ from refold.engine.settling import Settling
 from refold.engine.tail import Tail
 from refold.engine.timers import Timers
 from refold.log.port import Entry, Log, Record, Topic
+from refold.settings.signing import Keyring
 from refold_projections.fold import (
     Boundary,
     Position,
@@ -90,6 +91,7 @@ class PartitionOwner:
         reporter: Reporter,
         threads: Executor | None,
         lookup_threads: Executor | None,
+        keyring: Keyring | None,
         on_event: Callable[[WorkerEvent], None] | None,
         on_running: Callable[[str | None], None],
         on_overdue: Callable[[Call], None],
@@ -98,6 +100,7 @@ class PartitionOwner:
         self.name, self.process, self.routed = name, process, routed
         self.clock, self.entropy, self.settings = clock, entropy, settings
         self.reporter, self.threads, self.lookup_threads = reporter, threads, lookup_threads
+        self.keyring = keyring
         self.namespace = log.facts.namespace
         self.zone = ZoneInfo(settings.time_zone or app.time_zone)
         self.claimed_boot_ms = 0

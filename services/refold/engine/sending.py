@@ -119,7 +119,10 @@ class Sender:
             return None
         if isinstance(event, CommandEmitted):
             place = (Topic.COMMANDS, event.partition)
-            return place, Entry(event.run_id.encode(), event.raw)
+            # With its signature, which stands in the header of the record that came.
+            came = await commands.at(event.command_offset)
+            header = None if came is None else came.header
+            return place, Entry(event.run_id.encode(), event.raw, header)
         if not isinstance(event, CommandRejected):
             return None
         command = await commands.at(event.command_offset)

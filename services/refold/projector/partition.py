@@ -209,11 +209,15 @@ class PartitionProjector:
                 applied = await self._learn(record, unknown)
             if self._observe is not None:
                 seen.append(applied)
-        changed = list(following.changed)
+        owed = following.owes()
+        if owed:
+            async with self._pool.connection() as connection:
+                following.take_back(await self._store.runs(connection, self._partition, owed))
         rows = following.rows()
+        shown = following.shown
         await self._written()
-        self._forget(changed)
-        following.forget(lacking.difference(changed))  # read back, and not touched after all
+        following.forget(lacking.difference(shown))  # read back, and not touched after all
+        self._forget(shown)
         before, after = self._token, Token(self._writer, self._token.batch + 1)
         self._token = after
         work = self._write(rows, following.at, before, after, len(chunk), seen)

@@ -21,6 +21,7 @@ from refold.engine.settings import WorkerSettings
 from refold.log.port import Log
 from refold.log.routing import check_adopted, routing_count
 from refold.settings.registry import open_registry
+from refold.settings.signing import Keyring, open_keyring
 from refold.worker.overdue import EXIT_OVERDUE, CallOverdue
 from refold.worker.watchdog import Watchdog
 from refold_schemas.codec import Codec
@@ -69,8 +70,10 @@ class Worker:
         exit_hard: Callable[[int], None] = os._exit,
         watch: bool = True,
         codec: Codec | None = None,
+        keyring: Keyring | None = None,
     ) -> None:
         self.app, self.log = app, log
+        self._keyring = keyring or open_keyring()
         self.clock = clock or SystemClock()
         self.settings = settings or WorkerSettings()
         # The suffix, because in containers every worker may be pid 1 of a host of one name: two
@@ -330,6 +333,7 @@ class Worker:
             reporter=self._reporter,
             threads=self._threads,
             lookup_threads=self._lookup_threads,
+            keyring=self._keyring,
             on_event=self._on_event,
             on_running=_nobody_watches if self._watchdog is None else self._watchdog.now,
             on_overdue=self._overdue,

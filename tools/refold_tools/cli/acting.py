@@ -17,10 +17,10 @@ from refold_tools.cli.options import (
     WithinOption,
     asker,
 )
-from refold_tools.cli.pending import refuse_in_advance
 
 if TYPE_CHECKING:
     from refold.client import Client
+    from refold_schemas.commands import CancelRun, ResolveStep, RetryRun
 
 WITHIN_S = 10.0
 WITHIN_ALONE_S = 1.0
@@ -144,7 +144,7 @@ def resolve(
         # The word is about what stands in the record now, not about a later attempt.
         attempt = seen.attempts[-1].number if seen is not None and seen.attempts else None
         word = ResolveStep("", run_id, slot, attempt, happened, None, asker(by), why)
-        await refuse_in_advance(client, word)
+        await _refuse_in_advance(client, word)
         await client.resolve(
             run_id,
             slot,
@@ -185,7 +185,7 @@ def retry(
     async def work(client: "Client") -> int:
         from refold_schemas.commands import RetryRun
 
-        await refuse_in_advance(client, RetryRun("", run_id, slot, fresh_key, asker(by), why))
+        await _refuse_in_advance(client, RetryRun("", run_id, slot, fresh_key, asker(by), why))
         await client.retry(
             run_id,
             slot=slot,
@@ -212,13 +212,23 @@ def cancel(
     async def work(client: "Client") -> int:
         from refold_schemas.commands import CancelRun
 
-        await refuse_in_advance(client, CancelRun("", run_id, asker(by), why))
+        await _refuse_in_advance(client, CancelRun("", run_id, asker(by), why))
         await client.cancel(
             run_id, by=asker(by), why=why, within=await _patience(client, run_id, within)
         )
         return await _accepted(client, run_id, "cancellation asked for", as_json=as_json)
 
     return ask(log, work)
+
+
+async def _refuse_in_advance(
+    client: "Client", command: "ResolveStep | RetryRun | CancelRun"
+) -> None:
+    """Where no worker lives, refuse at once what every worker will refuse."""
+    from refold.client.pending import refuse_in_advance
+    from refold_tools.cli.output import say
+
+    await refuse_in_advance(client, command, lambda told: say(f"note: {told}", error=True))
 
 
 async def _accepted(client: "Client", run_id: str, said: str, *, as_json: bool) -> int:

@@ -83,8 +83,8 @@ def runs(
 
     async def work(client: "Client") -> int:
         from refold_projections.fold import moment_near
+        from refold_projections.fold.plain import iso
         from refold_tools.cli.output import STATUS_STYLES, print_json, say, table
-        from refold_tools.cli.plain import iso
 
         found = await client.runs(status=status or None, run=name, needs=needs)
         shown = found[:limit]
@@ -148,8 +148,8 @@ def boundary(
 
     async def work(client: "Client") -> int:
         from refold_projections.fold import moment_near
+        from refold_projections.fold.plain import boundary_json
         from refold_tools.cli.output import STATUS_STYLES, print_json, say
-        from refold_tools.cli.plain import boundary_json
 
         seen, said = await seen_and_said(client, run_id, zone)
         if as_json:
@@ -244,9 +244,9 @@ def _say_archived(files: Sequence[str]) -> None:
 def _history_json(
     run_id: str, records: "list[HistoryRecord]", zone: tzinfo, files: Sequence[str]
 ) -> None:
+    from refold.client.words import event_words
+    from refold_projections.fold.plain import iso
     from refold_tools.cli.output import print_json
-    from refold_tools.cli.plain import iso
-    from refold_tools.cli.words import event_words
 
     today = datetime.now(zone).date()
     lines = []
@@ -271,8 +271,8 @@ def _history_json(
 
 
 def _history_lines(records: "list[HistoryRecord]", zone: tzinfo, home: int) -> None:
+    from refold.client.words import event_words
     from refold_tools.cli.output import say
-    from refold_tools.cli.words import event_words
 
     today = datetime.now(zone).date()
     lines = [None if r.event is None else event_words(r.event, zone, today) for r in records]
@@ -331,9 +331,9 @@ def why(
     zone = zone_of(time_zone)
 
     async def work(client: "Client") -> int:
+        from refold.client.pending import orders_of
+        from refold.client.words import Scene, explain
         from refold_tools.cli.output import print_json, say
-        from refold_tools.cli.pending import orders_of
-        from refold_tools.cli.words import Scene, explain
 
         orders = await orders_of(client, run_id, zone)
         seen, said = await seen_and_said(client, run_id, zone)

@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
+from refold.client.words import seconds
 from refold_tools.cli.inputs import load_app
 from refold_tools.cli.key_use import reads_key
 from refold_tools.cli.options import AppArgument, JsonOption
-from refold_tools.cli.words import seconds
 
 if TYPE_CHECKING:
     from refold.app import App, StepDef

@@ -4,13 +4,13 @@ import time
 from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, NamedTuple
 
+from refold.client.words import Scene, explain
 from refold_projections.fold import RunState, sentence
 from refold_schemas.errors.base import RefoldError
 from refold_schemas.errors.cli import RunCancelledError, RunFailedError, RunInterrupted, RunStopped
 from refold_schemas.values.plain import plain_value
 from refold_tools.cli.failures import error_object
 from refold_tools.cli.output import STATUS_STYLES, print_json, say
-from refold_tools.cli.words import Scene, explain
 
 if TYPE_CHECKING:
     from refold.client import Client

@@ -124,7 +124,7 @@ def _say(report: "Report", folder: Path) -> None:
 def _shape(report: "Report", folder: Path) -> dict[str, Any]:
     from datetime import UTC
 
-    from refold_tools.cli.plain import iso
+    from refold_projections.fold.plain import iso
 
     manifest = report.manifest
     return {

@@ -278,7 +278,7 @@ def _not_asked(report: "Report") -> list[str]:
 
 
 def _shape(report: "Report") -> dict[str, Any]:
-    from refold_tools.cli.plain import iso
+    from refold_projections.fold.plain import iso
 
     def told(one: "Told") -> dict[str, Any]:
         finding = one.finding

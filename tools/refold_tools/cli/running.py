@@ -255,7 +255,7 @@ class _Run:
 
     async def _ordered(self, client: "Client") -> bool:
         """Whether a command for the run stands in the log undecided: it may open the run again."""
-        from refold_tools.cli.pending import waiting_for
+        from refold.client.pending import waiting_for
 
         seen = await client.boundary_at(self.run_id)
         return bool(await waiting_for(client, self.run_id, seen.command_next))

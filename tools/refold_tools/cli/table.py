@@ -94,6 +94,11 @@ COMMANDS = (
         "Copy events, runs and effects of a window to files for analytics.",
     ),
     Entry(
+        "gateway",
+        "refold_tools.cli.gateway:gateway",
+        "Answer over HTTP what the command line answers, with roles.",
+    ),
+    Entry(
         "archive",
         "refold_tools.cli.archiving:archive",
         "Copy the events of finished runs to files, and trim the log behind them.",

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING
 
+from refold_projections.fold.plain import iso
 from refold_tools.cli.output import say
-from refold_tools.cli.plain import iso
 
 if TYPE_CHECKING:
     from refold.worker import WorkerEvent

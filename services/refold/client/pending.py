@@ -1,16 +1,26 @@
 """Commands of a run that stand in the log: what waits for a worker, what was or will be refused."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import tzinfo
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from refold.client import Client
-    from refold_projections.fold import ParkedCommand, RunState
-    from refold_schemas.commands import CancelRun, Command, RecordFinding, ResolveStep, RetryRun
-    from refold_schemas.errors.cli import RunUnknown
-    from refold_schemas.events import CommandRejected
+from refold.client.client import Client
+from refold.engine import decide
+from refold.engine.learning import decode
+from refold.log import Topic
+from refold_projections.fold import ParkedCommand, RunState, moment_near
+from refold_schemas.commands import (
+    CancelRun,
+    Command,
+    RecordFinding,
+    ResolveStep,
+    RetryRun,
+)
+from refold_schemas.errors import SchemaUnavailable, UndecodableRecord
+from refold_schemas.errors.base import told
+from refold_schemas.errors.cli import REFUSALS, CommandRefused, RunUnknown
+from refold_schemas.events import CommandRejected
 
 CERTAIN = frozenset({"unknown_run", "run_ended"})
 """Reasons that no worker's work can take away any more."""
@@ -22,24 +32,19 @@ MENDED_BY_CODE = frozenset({"unknown_function", "input_invalid"})
 class Waiting(NamedTuple):
     """A command that nobody has decided, and when it was appended."""
 
-    command: "Command"
+    command: Command
     at_ms: int
 
 
 class Refused(NamedTuple):
     """The last refusal that the run's record holds."""
 
-    event: "CommandRejected"
+    event: CommandRejected
     at_ms: int
 
 
-async def waiting_for(client: "Client", run_id: str, command_next: int) -> list[Waiting]:
+async def waiting_for(client: Client, run_id: str, command_next: int) -> list[Waiting]:
     """The run's commands from that offset on, in log order."""
-    from refold.engine.learning import decode
-    from refold.log import Topic
-    from refold_schemas.commands import Command
-    from refold_schemas.errors import SchemaUnavailable, UndecodableRecord
-
     partition = client.partition_of(run_id)
     start, end = await client.log.bounds(Topic.COMMANDS, partition)
     offset, found = max(start, command_next), []
@@ -58,10 +63,8 @@ async def waiting_for(client: "Client", run_id: str, command_next: int) -> list[
     return found
 
 
-async def last_refused(client: "Client", run_id: str, kind: str = "") -> Refused | None:
+async def last_refused(client: Client, run_id: str, kind: str = "") -> Refused | None:
     """The latest refusal of a command for the run, or of that kind; reads its whole history."""
-    from refold_schemas.events import CommandRejected
-
     found = None
     async for record in client.history(run_id):
         event = record.event
@@ -74,9 +77,6 @@ async def last_refused(client: "Client", run_id: str, kind: str = "") -> Refused
 
 def waiting_words(one: Waiting, zone: tzinfo, now_ms: int) -> str:
     """`ResolveStep charge#1 (happened, by ada, 14:07:09) waits for a worker`."""
-    from refold_projections.fold import moment_near
-    from refold_schemas.commands import ResolveStep
-
     command = one.command
     name = type(command).__name__
     said = ""
@@ -87,10 +87,8 @@ def waiting_words(one: Waiting, zone: tzinfo, now_ms: int) -> str:
     return f"{name} ({said}by {command.by}, {at}) waits for a worker"
 
 
-def parked_words(found: "Sequence[ParkedCommand]", zone: tzinfo, now_ms: int) -> list[str]:
+def parked_words(found: Sequence[ParkedCommand], zone: tzinfo, now_ms: int) -> list[str]:
     """`1 command with its key is parked since 14:07:09, for schema id 7 (R024)`, or nothing."""
-    from refold_projections.fold import moment_near
-
     if not found:
         return []
     since = moment_near(min(one.since_ms for one in found), zone, now_ms)
@@ -99,13 +97,11 @@ def parked_words(found: "Sequence[ParkedCommand]", zone: tzinfo, now_ms: int) ->
     return [f"{what} parked since {since}, until schema id {found[0].schema_id} is known (R024)"]
 
 
-async def orders_of(client: "Client", run_id: str, zone: tzinfo) -> tuple[str, ...]:
+async def orders_of(client: Client, run_id: str, zone: tzinfo) -> tuple[str, ...]:
     """Sentences on commands for the run: those that wait, and the last one that was refused.
 
     Raises RunUnknown, which says what waits to start it, or why its start was refused.
     """
-    from refold_projections.fold import moment_near
-    from refold_schemas.errors.base import told
 
     now_ms = time.time_ns() // 1_000_000
     state = await client.find(run_id)
@@ -128,12 +124,8 @@ async def orders_of(client: "Client", run_id: str, zone: tzinfo) -> tuple[str, .
     return tuple(said)
 
 
-async def _unknown(client: "Client", run_id: str, zone: tzinfo, now_ms: int) -> "RunUnknown":
+async def _unknown(client: Client, run_id: str, zone: tzinfo, now_ms: int) -> RunUnknown:
     """Of a run that is not there: what waits to start it, or why its start was refused."""
-    from refold_projections.fold import moment_near
-    from refold_schemas.errors.base import told
-    from refold_schemas.errors.cli import REFUSALS, CommandRefused, RunUnknown
-
     partition = client.partition_of(run_id)
     fold = await client.fold_of(partition)
     waiting = await waiting_for(client, run_id, fold.position.command_next)
@@ -165,15 +157,15 @@ async def _unknown(client: "Client", run_id: str, zone: tzinfo, now_ms: int) -> 
 
 
 async def refuse_in_advance(
-    client: "Client", command: "ResolveStep | RetryRun | CancelRun"
+    client: Client,
+    command: ResolveStep | RetryRun | CancelRun,
+    note: Callable[[str], None] | None = None,
 ) -> None:
     """Where no worker lives, refuse at once what every worker will refuse, without sending it.
 
-    What may change before it is decided (a command waits before it, a step goes on) is said and
-    sent. Raises RunUnknown, RunOver, StepNotInDoubt.
+    What may change before it is decided (a command waits before it, a step goes on) is told to
+    `note` and sent. Raises RunUnknown, RunOver, StepNotInDoubt.
     """
-    from refold_schemas.events import CommandRejected
-    from refold_tools.cli.output import say
 
     partition = client.partition_of(command.run_id)
     if await client.owner_lives(partition) is not False:
@@ -186,18 +178,14 @@ async def refuse_in_advance(
     before = await waiting_for(client, command.run_id, fold.position.command_next)
     if not before and is_certain(state, command, event):
         raise client.refusal(command, event, sent=False)
-    say(
-        f"note: at the log's end {event.detail}; a worker will refuse it if it stays so", error=True
-    )
+    if note is not None:
+        note(f"at the log's end {event.detail}; a worker will refuse it if it stays so")
 
 
 def decided(
-    state: "RunState | None", command: "ResolveStep | RetryRun | CancelRun | RecordFinding"
+    state: RunState | None, command: ResolveStep | RetryRun | CancelRun | RecordFinding
 ) -> object:
     """What an owner would decide now."""
-    from refold.engine import decide
-    from refold_schemas.commands import CancelRun, RecordFinding, RetryRun
-
     if isinstance(command, CancelRun):
         return decide.cancel_run(state, command, 0)[0]
     if isinstance(command, RetryRun):
@@ -207,10 +195,8 @@ def decided(
     return decide.resolve_step(state, command, 0, under_way=False, believe_in_ms=0)[0]
 
 
-def is_certain(state: "RunState | None", command: "Command", event: "CommandRejected") -> bool:
+def is_certain(state: RunState | None, command: Command, event: CommandRejected) -> bool:
     """Whether no worker's work can take a refusal away any more."""
-    from refold_schemas.commands import ResolveStep
-
     if event.reason in CERTAIN:
         return True
     if event.reason != "not_in_doubt" or state is None or not isinstance(command, ResolveStep):
