@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from chaos import scenarios, storms
+from chaos import counting, scenarios, storms
 from chaos.play import ChaosFailed, Figures
 from chaos.stage import Cluster
 
@@ -27,6 +27,7 @@ LONG: dict[str, tuple[int, Scenario]] = {
     "poison": (1, partial(storms.poison, runs=20)),
     "crowd": (1, partial(storms.crowd, workers=20, partitions=32)),
     "flood": (1, partial(storms.flood, runs=50_000, partitions=4)),
+    "live-figures": (1, partial(counting.live, kills=8, length=2_000)),
     "long-steps": (1, partial(storms.long_steps, workers=3, seconds=20, session_ms=3_000)),
 }
 """Each scenario, and how many brokers it wants."""

@@ -79,6 +79,7 @@ def test_the_image_copies_what_is_there_and_runs_a_command_that_exists() -> None
     assert "requirements-demo.lock" in copied
     assert [name for name in copied if not (ROOT / name).exists()] == []
     assert 'ENTRYPOINT ["refold"]' in DOCKERFILE
+    assert SERVICES["live"]["command"][0] in {entry.name for entry in COMMANDS}
     assert SERVICES["worker"]["command"][0] in {entry.name for entry in COMMANDS}
 
 

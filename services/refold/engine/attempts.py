@@ -220,7 +220,8 @@ class Attempts:
         owner = self.owner
         escalated = call.definition.policy is Policy.ESCALATE
         doubt = decide.in_doubt(call.slot, call.attempt, reason, escalated=escalated)
-        told = partial(owner.tell, "in_doubt", call.run_id, f"{call.slot}: {reason}")
+        text, slot, attempt = f"{call.slot}: {reason}", call.slot, call.attempt
+        told = partial(owner.tell, "in_doubt", call.run_id, text, slot=slot, attempt=attempt)
         owner.books.commit(call.run_id, (doubt,), then=told if escalated else None)
 
     def _once_heard(

@@ -67,6 +67,10 @@ class WorkerEvent(NamedTuple):
     run_id: str | None
     text: str
     at_ms: int
+    slot: str | None = None
+    attempt: int | None = None
+    claim: str | None = None
+    """The first eight digits of the claim under which it happened."""
 
 
 class PartitionOwner:
@@ -458,10 +462,22 @@ class PartitionOwner:
 
     # ---- telling
 
-    def tell(self, kind: str, run_id: str | None, text: str) -> None:
+    def tell(
+        self,
+        kind: str,
+        run_id: str | None,
+        text: str,
+        *,
+        slot: str | None = None,
+        attempt: int | None = None,
+    ) -> None:
         """Tell whoever listens. Callers see to it that what they tell is durable."""
         if self._on_event is not None:
-            self._on_event(WorkerEvent(kind, self.partition, run_id, text, self.clock.wall_ms()))
+            claim = self.books.claim_id.hex()[:8] if hasattr(self, "books") else None
+            at_ms = self.clock.wall_ms()
+            self._on_event(
+                WorkerEvent(kind, self.partition, run_id, text, at_ms, slot, attempt, claim)
+            )
 
     def warn(self, code: str, run_id: str | None, text: str) -> None:
         """A warning with its code."""

@@ -158,9 +158,12 @@ class Settling:
         """Hand the slot to a person: durable, visible, and nothing happens until they say."""
         event = decide.in_doubt(name, attempt.number, reason, escalated=True)
         owner = self.owner
-        owner.books.commit(
-            run_id, (event,), then=lambda: owner.tell("in_doubt", run_id, f"{name}: {reason}")
-        )
+
+        def told() -> None:
+            text = f"{name}: {reason}"
+            owner.tell("in_doubt", run_id, text, slot=name, attempt=attempt.number)
+
+        owner.books.commit(run_id, (event,), then=told)
 
     def _settle(
         self, run_id: str, state: RunState, slot: Slot, attempt: Attempt, verdict: str
@@ -378,7 +381,13 @@ class Settling:
             owner.books.commit(
                 run_id,
                 (EvidenceConflict(slot.name, last.number, settled, "a lookup found it later"),),
-                then=lambda: owner.tell("conflict", run_id, f"{slot.name}: found after all"),
+                then=lambda: owner.tell(
+                    "conflict",
+                    run_id,
+                    f"{slot.name}: found after all",
+                    slot=slot.name,
+                    attempt=last.number,
+                ),
             )
         elif kind == "none":
             at_ms = owner.books.now_ms()

@@ -5,10 +5,12 @@ meanwhile gathers. An event's n is given when it is decided, so batches leave in
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from refold.engine.append_stats import AppendStats
 from refold.engine.clock import Clock
 from refold.engine.ending import ClaimEnded, ClaimFenced, ClaimUnknown, LogWasCut
 from refold.engine.log_clock import LogClock
@@ -53,6 +55,7 @@ class Tail:
         self.batch_bytes, self.timeout_ms = batch_bytes, timeout_ms
         self.queued_bytes = 0
         self.appends = 0
+        self.stats = AppendStats()
         self.ended: ClaimEnded | None = None
         self._on_report, self._on_end = on_report, on_end
         self._clock, self._log_clock = clock, log_clock
@@ -181,7 +184,7 @@ class Tail:
     async def _send(self, entries: Sequence[Entry]) -> int:
         """The offset of the acknowledged batch. Anything but an offset is unknown (rule 5)."""
         self.appends += 1
-        sent_boot_ms = self._clock.boot_ms()
+        sent_boot_ms, sent_s = self._clock.boot_ms(), time.perf_counter()
         # What asyncio.timeout does, at a third of its price: it is paid at every durable step.
         flight, late = self._flight, False
 
@@ -206,6 +209,7 @@ class Tail:
         if ack.offset is None or ack.offset < 0:
             raise ClaimUnknown(self.partition, f"the log acknowledged with offset {ack.offset}")
         self._log_clock.note(ack.append_ms, sent_boot_ms)
+        self.stats.add(len(entries), time.perf_counter() - sent_s)
         return ack.offset
 
     async def _read_gap(self, end: int) -> None:

@@ -55,6 +55,12 @@ class Timers:
         if self._heap[0][0] < self._due_ms or self._handle is None:
             self._arm()
 
+    @property
+    def overdue_ms(self) -> int:
+        """How late the timer is that is due first; 0 if none is late. For whoever measures."""
+        first = self._heap[:1]
+        return max(self._clock.wall_ms() - first[0][0], 0) if first and self._open else 0
+
     def close(self) -> None:
         """Fire nothing any more."""
         self._open = False

@@ -16,7 +16,16 @@ REASON_MAX = 200
 Then = Callable[[], None] | None
 
 
-def told(owner: "PartitionOwner", run_id: str, kind: str, text: str, wait_ms: int) -> Then:
+def told(
+    owner: "PartitionOwner",
+    run_id: str,
+    kind: str,
+    text: str,
+    wait_ms: int,
+    *,
+    slot: str | None = None,
+    attempt: int | None = None,
+) -> Then:
     """What to do when the timer of a wait is durable: tell `text`, in which `{at}` is its end.
 
     None where the wait is too short to be told.
@@ -25,7 +34,8 @@ def told(owner: "PartitionOwner", run_id: str, kind: str, text: str, wait_ms: in
         return None
     now_ms = owner.books.now_ms()
     at = moment_near(now_ms + wait_ms, owner.zone, now_ms)
-    return partial(owner.tell, kind, run_id, text.replace("{at}", at))
+    text = text.replace("{at}", at)
+    return partial(owner.tell, kind, run_id, text, slot=slot, attempt=attempt)
 
 
 def settling(
@@ -40,9 +50,10 @@ def settling(
     if attempt is None:
         return told(owner, run_id, "waiting", f"{slot}: {next}", wait_ms)
     if attempt.reason is None:  # a process ended: said when the run was resumed
-        return told(owner, run_id, "waiting", f"{slot}: {next}", wait_ms)
+        text = f"{slot}: {next}"
+        return told(owner, run_id, "waiting", text, wait_ms, slot=slot, attempt=attempt.number)
     doubt = f"{slot} attempt {attempt.number}: {in_a_line(attempt.reason)}; {next}"
-    return told(owner, run_id, "in_doubt", doubt, wait_ms)
+    return told(owner, run_id, "in_doubt", doubt, wait_ms, slot=slot, attempt=attempt.number)
 
 
 def backing_off(

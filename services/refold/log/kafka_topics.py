@@ -138,6 +138,68 @@ class Topics:
             await self.make(plan.partition_count, batch_size_max)
         await self._until(plan.grow, plan.alter)
 
+    async def make_side(self, name: str, partition_count: int, settings: Mapping[str, str]) -> bool:
+        """Make a topic beside those of the namespace, if it is missing; whether it was.
+
+        As many replicas as the namespace's own get. Raises TopicsRefused.
+        """
+        if await self.describe_side(name) is not None:
+            return False
+        cluster = await self.describe()
+        replication = min(REPLICATION_MAX, cluster.broker_count)
+        wanted = NewTopic(
+            name,
+            num_partitions=partition_count,
+            replication_factor=replication,
+            config=dict(settings),
+        )
+        answers = self._admin.create_topics([wanted], request_timeout=TIMEOUT_S)
+        made = True
+        for answer in answers.values():
+            try:
+                await _answer(answer)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise TopicsRefused(f"{name}: {error.args[0].str()}") from error
+                made = False
+        deadline = asyncio.get_running_loop().time() + MADE_WITHIN_S
+        while await self.describe_side(name) is None:
+            if asyncio.get_running_loop().time() > deadline:
+                raise TopicsRefused(f"{name}: no leader within {MADE_WITHIN_S:g} s")
+            await asyncio.sleep(0.05)
+        return made
+
+    async def describe_side(self, name: str) -> tuple[int, dict[str, str]] | None:
+        """Partition count and settings; None where it is missing, or not led yet."""
+        described = self._admin.describe_topics(TopicCollection([name]), request_timeout=TIMEOUT_S)
+        try:
+            found = await _answer(described[name])
+            resource = ConfigResource(ResourceType.TOPIC, name)
+            answers = self._admin.describe_configs([resource], request_timeout=TIMEOUT_S)
+            entries = await _answer(answers[resource])
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return None
+            raise TopicsRefused(f"{name}: {error.args[0].str()}") from error
+        if any(part.leader is None for part in found.partitions):
+            return None
+        settings = {key: entry.value or "" for key, entry in entries.items()}
+        return len(found.partitions), settings
+
+    async def delete_side(self, name: str) -> None:
+        """Delete a topic beside those of the namespace; none is no error. Raises TopicsRefused."""
+        answers = self._admin.delete_topics([name], request_timeout=TIMEOUT_S)
+        try:
+            await _answer(answers[name])
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise TopicsRefused(f"{name}: {error.args[0].str()}") from error
+        deadline = asyncio.get_running_loop().time() + MADE_WITHIN_S
+        while await self.describe_side(name) is not None:
+            if asyncio.get_running_loop().time() > deadline:
+                raise TopicsRefused(f"{name}: it is still there after {MADE_WITHIN_S:g} s")
+            await asyncio.sleep(0.05)
+
     @staticmethod
     async def _done(answers: "Iterable[Future[Any]]", name: str) -> None:
         for answer in answers:

@@ -3,7 +3,7 @@
 from typing import Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import FilePath, SecretStr, field_validator
+from pydantic import Field, FilePath, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from refold.settings import LOG_DEFAULT, TIME_ZONE_DEFAULT
@@ -39,6 +39,12 @@ class Settings(BaseSettings):
     """`REFOLD_KAFKA_PASSWORD`: shown nowhere."""
     kafka_cafile: FilePath | None = None
     """`REFOLD_KAFKA_CAFILE`: certificates to trust instead of the machine's own."""
+    metrics_port: int | None = Field(default=None, ge=0, le=65_535)
+    """`REFOLD_METRICS_PORT`: where a service answers Prometheus; 0: any free one; unset: none."""
+    metrics_host: str = "127.0.0.1"
+    """`REFOLD_METRICS_HOST`: the address that it, and `--web-port`, listen on."""
+    log_format: Literal["json", "text"] | None = None
+    """`REFOLD_LOG_FORMAT`: log lines with fields on stderr; unset: lines for people on stdout."""
     time_zone: str = TIME_ZONE_DEFAULT
     """`REFOLD_TIME_ZONE`: the zone in which the command line writes times."""
 

@@ -15,6 +15,12 @@ class Watchdog:
         self._beat = 0.0
         self._stop = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.stalls = 0
+
+    @property
+    def silent_s(self) -> float:
+        """How long ago the loop gave its last sign of life."""
+        return time.monotonic() - self._beat if self._loop is not None else 0.0
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin to watch `loop`."""
@@ -41,5 +47,6 @@ class Watchdog:
             silent_s = time.monotonic() - self._beat
             if silent_s >= self._stall_s and told != self._beat:
                 told = self._beat
+                self.stalls += 1
                 self._stalled(self._run_id, int(silent_s * 1000))
             loop.call_soon_threadsafe(self._sign)

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from refold.app.application import App
+from refold.engine.append_stats import AppendStats
 from refold.engine.attempts import CANCEL_S
 from refold.engine.calls import Call
 from refold.engine.clock import Clock, SystemClock
@@ -100,6 +101,10 @@ class Worker:
         self._routed = 0
         """Over how many partitions runs are routed."""
         self._counts = {"claims": 0, "events": 0, "appends": 0, "commands": 0}
+        self.ends: dict[str, int] = {}
+        """How claims ended, by the code of why."""
+        self.append_stats = AppendStats()
+        """Of claims that are over; each owner has its own."""
 
     async def run(self) -> None:
         """Serve until `stop()`.
@@ -165,6 +170,12 @@ class Worker:
         counts["partitions"] = len(self.owners)
         counts["actors"] = sum(len(o.driver.actors) for o in self.owners.values())
         return counts
+
+    @property
+    def stalls(self) -> tuple[int, float]:
+        """How often the loop stalled, and how long ago it gave a sign of life, in seconds."""
+        dog = self._watchdog
+        return (0, 0.0) if dog is None else (dog.stalls, dog.silent_s)
 
     def _is_idle(self) -> bool:
         """Whether nothing goes on in any partition but what waits for the log."""
@@ -308,6 +319,7 @@ class Worker:
             raise
         finally:
             self._forget(partition, owner)
+        self.ends[why.code] = self.ends.get(why.code, 0) + 1
         if not why.again and why.exit_code == 4:
             self._fail(why)
         return why
@@ -343,6 +355,7 @@ class Worker:
         self._counts["events"] += owner.books.event_count
         self._counts["appends"] += owner.tail.appends
         self._counts["commands"] += owner.intake.taken
+        self.append_stats.merge(owner.tail.stats)
         if self.owners.get(partition) is owner:
             del self.owners[partition]
         for call in owner.attempts.calls.values():

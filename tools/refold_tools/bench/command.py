@@ -13,6 +13,7 @@ import typer
 from refold_tools.bench import rows, tables
 from refold_tools.bench.appends import appends
 from refold_tools.bench.budgets import ALONE, against_restate, verdict
+from refold_tools.bench.counting import live
 from refold_tools.bench.machine import canary, describe_machine
 from refold_tools.bench.stores import Store, open_store
 
@@ -34,7 +35,11 @@ ROWS: dict[str, Measure] = {
     "rebuild": tables.rebuild_speed,
     "queries": tables.queries,
 }
-ON_KAFKA: dict[str, Measure] = {"append": appends, "processes": rows.processes}
+ON_KAFKA: dict[str, Measure] = {
+    "append": appends,
+    "processes": rows.processes,
+    "live": live,
+}
 QUICK = ("latency", "latency_flowing", "throughput", "resume", "fold", "start_up")
 
 

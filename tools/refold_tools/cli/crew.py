@@ -36,8 +36,17 @@ class Place:
 class Crew:
     """Runs `count` processes of `command`. `tell(text)` says what happens to them."""
 
-    def __init__(self, command: Sequence[str], count: int, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        count: int,
+        tell: Callable[[str], None],
+        *,
+        more: Callable[[int], Sequence[str]] = lambda number: (),
+    ) -> None:
+        """`more(number)` is what only one of them, counted from 1, is told."""
         self.command, self.count, self.tell = list(command), count, tell
+        self._more = more
         self.places = [Place(number) for number in range(1, count + 1)]
         self.codes: list[int] = []
         """What ended a process for good: worth an exit code of our own."""
@@ -89,7 +98,7 @@ class Crew:
         place.started_s = now
         # A session of its own: Ctrl-C comes to us, and by us to each of them once.
         place.process = subprocess.Popen(
-            self.command,
+            [*self.command, *self._more(place.number)],
             stdin=subprocess.DEVNULL,
             start_new_session=True,
             preexec_fn=ends_with_parent(signal.SIGTERM),
@@ -134,7 +143,10 @@ def _ended(code: int) -> str:
     return f"exit {code}" if code >= 0 else signal.Signals(-code).name
 
 
-def worker_command(target: str, url: str, *, as_json: bool, debug: bool) -> list[str]:
+def worker_command(
+    target: str, url: str, *, as_json: bool, debug: bool, log_format: str | None = None
+) -> list[str]:
     """The command of one of the processes."""
     command = [sys.executable, "-m", "refold_tools.cli", "worker", target, "--log", url]
+    command += [] if log_format is None else ["--log-format", log_format]
     return [*command, *(["--json"] if as_json else []), *(["--debug"] if debug else [])]

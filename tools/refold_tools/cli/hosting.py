@@ -13,10 +13,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from refold_tools.cli.inputs import load_app, zone_of
-from refold_tools.cli.options import AppArgument, JsonOption, LogOption
+from refold_tools.cli.options import (
+    AppArgument,
+    JsonOption,
+    LogFormatOption,
+    LogOption,
+    MetricsPortOption,
+)
 
 if TYPE_CHECKING:
     from refold.app import App
+    from refold_tools.cli.observing import Observing
 
 SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules", "site-packages", "venv"})
 FILES_MAX = 20_000
@@ -33,25 +40,31 @@ def worker(
             "--processes", metavar="N", min=1, help="So many worker processes under this one."
         ),
     ] = 1,
+    metrics_port: MetricsPortOption = None,
+    log_format: LogFormatOption = None,
     log: LogOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Own partitions of the log and host their runs, until SIGINT or SIGTERM: then hand over.
 
     What happens is told line by line, as JSON objects with --json. A worker never makes a log.
-    With `--processes` each is a worker of its own; one that dies is started again.
+    With `--processes` each is a worker of its own; one that dies is started again. Their metrics
+    are on as many ports, from `--metrics-port` on.
     """
     from refold.settings import load_settings, log_url
     from refold_tools.cli.leaving import run_to_end
+    from refold_tools.cli.observing import observing
 
-    load_settings()
+    seen = observing(load_settings(), metrics_port, log_format)
     app = load_app(target)
     if processes > 1:
-        return _crew(app, target, log_url(log), processes, as_json=as_json)
-    return run_to_end(_serve(app, log_url(log), as_json=as_json), as_json=as_json)
+        return _crew(app, target, log_url(log), processes, seen, as_json=as_json)
+    return run_to_end(_serve(app, log_url(log), seen, as_json=as_json), as_json=as_json)
 
 
-def _crew(app: "App", target: str, url: str, count: int, *, as_json: bool) -> int:
+def _crew(
+    app: "App", target: str, url: str, count: int, seen: "Observing", *, as_json: bool
+) -> int:
     """Look whether they could serve at all, then run them until they end."""
     from refold.worker import WorkerEvent
     from refold_schemas.errors.cli import UsageRefused
@@ -72,8 +85,9 @@ def _crew(app: "App", target: str, url: str, count: int, *, as_json: bool) -> in
     def tell(text: str) -> None:
         event(WorkerEvent("process", -1, None, text, time.time_ns() // 1_000_000))
 
-    command = worker_command(target, url, as_json=as_json, debug=wants_traceback(sys.argv))
-    crew = Crew(command, count, tell)
+    debug, log_format = wants_traceback(sys.argv), seen.log_format
+    command = worker_command(target, url, as_json=as_json, debug=debug, log_format=log_format)
+    crew = Crew(command, count, tell, more=seen.options_of)
     code = crew.run()
     if as_json:
         print_json({"stopped": True, "processes": count, "exit_codes": crew.codes})
@@ -93,9 +107,10 @@ async def _partitions(url: str) -> int:
         await log.close()
 
 
-async def _serve(app: "App", url: str, *, as_json: bool) -> int:
+async def _serve(app: "App", url: str, seen: "Observing", *, as_json: bool) -> int:
     from refold.log import open_log
     from refold.worker import Worker, WorkerSettings, tune_process
+    from refold.worker.metrics import WorkerMetrics
     from refold_tools.cli.failures import hard_exit
     from refold_tools.cli.output import print_json, say
     from refold_tools.cli.signals import stop_on_signals
@@ -106,14 +121,16 @@ async def _serve(app: "App", url: str, *, as_json: bool) -> int:
     tune_process()
     try:
         zone = zone_of(app=app)
-        tell = event_teller(zone, as_json=as_json, error=False)
+        tell = seen.teller(log.facts.namespace) or event_teller(zone, as_json=as_json, error=False)
         end = hard_exit(lambda: hosting, as_json=as_json)
         settings = WorkerSettings(time_zone=str(zone))
         hosting = Worker(app, log, on_event=tell, exit_hard=end, settings=settings)
+        metrics = seen.serve(lambda loop: [WorkerMetrics(hosting, loop)])
         if not as_json:
             versions = ", ".join(app.versions) or "no run functions"
             served = f"{log.facts.namespace} in {log.url} with app {app.name}: {versions}"
-            say(f"serving {served}; times in {zone}")
+            at = "" if metrics is None else f"; metrics at http://{metrics.host}:{metrics.port}"
+            say(f"serving {served}; times in {zone}{at}")
         with stop_on_signals(hosting.stop):
             await hosting.run()
         if as_json:

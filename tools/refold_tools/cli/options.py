@@ -47,6 +47,27 @@ AppArgument = Annotated[
         help="The app: an importable module and the name of the App in it.",
     ),
 ]
+MetricsPortOption = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port",
+        metavar="PORT",
+        min=0,
+        max=65_535,
+        help="Answer Prometheus at http://127.0.0.1:PORT/metrics; 0 is any free port. "
+        "Default: REFOLD_METRICS_PORT, else nowhere.",
+        show_default=False,
+    ),
+]
+LogFormatOption = Annotated[
+    str | None,
+    typer.Option(
+        "--log-format",
+        metavar="json|text",
+        help="Log lines with fields on stderr. Default: REFOLD_LOG_FORMAT, else lines for people.",
+        show_default=False,
+    ),
+]
 TimeZoneOption = Annotated[
     str | None,
     typer.Option(

@@ -35,6 +35,11 @@ COMMANDS = (
         "Own partitions and host their runs, until a signal.",
     ),
     Entry(
+        "live",
+        "refold_tools.cli.counting:live",
+        "Count what happens, by second, minute and hour, for pages and Prometheus.",
+    ),
+    Entry(
         "run",
         "refold_tools.cli.running:run",
         "Run one run to its end, here, resuming it if it exists.",

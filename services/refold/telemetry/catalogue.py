@@ -1,0 +1,227 @@
+"""Every metric that a service exports: name, kind, labels, who exports it, and what it means.
+
+Names are fixed: dashboards and alerts have them. Documentation is tested against this list.
+"""
+
+from typing import NamedTuple
+
+COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
+WORKER, LIVE, EVERY = "worker", "live", "every service"
+
+
+class Metric(NamedTuple):
+    """One metric. A counter's name ends in `_total`; units are seconds, bytes, or what is counted.
+
+    `of` is the service that exports it.
+    """
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    of: str
+    help: str
+
+
+class Buckets(NamedTuple):
+    """The value of a histogram: upper bounds, how many in each bucket (one more), and the sum."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    sum: float
+
+
+class Sample(NamedTuple):
+    """One value of a metric, its labels in the metric's order."""
+
+    name: str
+    labels: tuple[str, ...]
+    value: float | Buckets
+
+
+_STEP = ("run", "step")
+
+CATALOGUE: tuple[Metric, ...] = (
+    Metric("refold_service_info", GAUGE, ("service", "version", "namespace"), EVERY, "Always 1."),
+    # ---- the worker: from fields of the engine, read when somebody scrapes
+    Metric("refold_worker_partitions", GAUGE, (), WORKER, "Partitions that this process owns."),
+    Metric("refold_worker_claims_total", COUNTER, (), WORKER, "Claims that this process made."),
+    Metric(
+        "refold_worker_claims_ended_total",
+        COUNTER,
+        ("reason",),
+        WORKER,
+        "Claims that ended: released, fenced (a newer claim stands in the log), unknown (an append "
+        "without a clear answer), cut (the log lost records), failed (a defect).",
+    ),
+    Metric("refold_worker_appends_total", COUNTER, (), WORKER, "Batches sent to the log."),
+    Metric(
+        "refold_worker_append_seconds",
+        HISTOGRAM,
+        (),
+        WORKER,
+        "From sending a batch to its acknowledgement. Batches that ended as unknown are not in it.",
+    ),
+    Metric("refold_worker_batch_events", HISTOGRAM, (), WORKER, "Events in an acknowledged batch."),
+    Metric("refold_worker_events_total", COUNTER, (), WORKER, "Events decided by this process."),
+    Metric(
+        "refold_worker_queue_bytes",
+        GAUGE,
+        ("partition",),
+        WORKER,
+        "Bytes decided that the log has not acknowledged.",
+    ),
+    Metric("refold_worker_commands_total", COUNTER, (), WORKER, "Commands taken from the log."),
+    Metric(
+        "refold_worker_commands_parked",
+        GAUGE,
+        ("partition",),
+        WORKER,
+        "Commands that wait for their schema, or behind one that does.",
+    ),
+    Metric(
+        "refold_worker_commands_lag_records",
+        GAUGE,
+        ("partition",),
+        WORKER,
+        "Records of ns.commands that are not decided. Left out while the log does not answer.",
+    ),
+    Metric(
+        "refold_worker_outbox",
+        GAUGE,
+        ("partition",),
+        WORKER,
+        "Messages that wait to be sent to another partition or to the dead letters.",
+    ),
+    Metric("refold_worker_runs", GAUGE, ("partition",), WORKER, "Runs whose state is in memory."),
+    Metric(
+        "refold_worker_actors",
+        GAUGE,
+        ("partition",),
+        WORKER,
+        "Runs whose code is loaded; the others wait and cost no task.",
+    ),
+    Metric(
+        "refold_worker_calls",
+        GAUGE,
+        ("partition",),
+        WORKER,
+        "Step calls under way, also those that outlived their deadline.",
+    ),
+    Metric(
+        "refold_worker_timer_overdue_seconds",
+        GAUGE,
+        ("partition",),
+        WORKER,
+        "How late the timer is that has been due for longest; 0 without one.",
+    ),
+    Metric(
+        "refold_worker_loop_stalls_total",
+        COUNTER,
+        (),
+        WORKER,
+        "Times that the engine's loop made no progress for a second (R021).",
+    ),
+    Metric(
+        "refold_worker_loop_silent_seconds",
+        GAUGE,
+        (),
+        WORKER,
+        "How long ago the engine's loop gave its last sign of life.",
+    ),
+    # ---- live figures: of durable events that count, in the whole namespace
+    Metric(
+        "refold_runs_total",
+        COUNTER,
+        ("run", "outcome"),
+        LIVE,
+        "Runs that were started, completed, failed, cancelled, diverged, blocked, resumed.",
+    ),
+    Metric(
+        "refold_steps_total",
+        COUNTER,
+        (*_STEP, "outcome"),
+        LIVE,
+        "Steps that were done, failed (run code was told), retried (an attempt surely did not "
+        "act), in_doubt, settled (in doubt before), unrecordable (done, the result is lost).",
+    ),
+    Metric("refold_attempts_total", COUNTER, _STEP, LIVE, "Attempts with an intent that began."),
+    Metric(
+        "refold_step_seconds",
+        HISTOGRAM,
+        _STEP,
+        LIVE,
+        "From a step's intent, or from the outcome before it where it has none, to its outcome.",
+    ),
+    Metric(
+        "refold_settle_seconds",
+        HISTOGRAM,
+        _STEP,
+        LIVE,
+        "From the intent of an attempt in doubt until it was settled.",
+    ),
+    Metric("refold_run_seconds", HISTOGRAM, ("run",), LIVE, "From a run's start to its end."),
+    Metric("refold_model_calls_total", COUNTER, _STEP, LIVE, "Model steps with a result."),
+    Metric(
+        "refold_model_tokens_total",
+        COUNTER,
+        (*_STEP, "direction"),
+        LIVE,
+        "Tokens that model answers say were read (input) and written (output).",
+    ),
+    Metric(
+        "refold_model_price_usd_total",
+        COUNTER,
+        _STEP,
+        LIVE,
+        "Price in force of model answers, in US dollars.",
+    ),
+    Metric("refold_commands_rejected_total", COUNTER, ("run",), LIVE, "Commands rejected."),
+    Metric(
+        "refold_evidence_conflicts_total",
+        COUNTER,
+        _STEP,
+        LIVE,
+        "Times that evidence contradicted what was settled: for a person, each of them.",
+    ),
+    Metric(
+        "refold_records_undecodable_total",
+        COUNTER,
+        ("run",),
+        LIVE,
+        "Events that count and whose body nobody can read.",
+    ),
+    Metric("refold_runs_open", GAUGE, ("run", "status"), LIVE, "Runs that have not ended."),
+    Metric(
+        "refold_waiting",
+        GAUGE,
+        ("kind", *_STEP),
+        LIVE,
+        "Attempts in_doubt, those of them and runs that wait for a person, runs blocked or "
+        "diverged.",
+    ),
+    Metric(
+        "refold_waiting_oldest_seconds",
+        GAUGE,
+        ("kind", *_STEP),
+        LIVE,
+        "How long the oldest of them has waited.",
+    ),
+    Metric("refold_live_partitions", GAUGE, (), LIVE, "Partitions that this process counts."),
+    Metric(
+        "refold_live_lag_records",
+        GAUGE,
+        ("partition",),
+        LIVE,
+        "Events of a partition of this process that are not counted.",
+    ),
+    Metric("refold_live_records_total", COUNTER, (), LIVE, "Records read by this process."),
+    Metric("refold_spans_sent_total", COUNTER, (), LIVE, "Spans that the collector took."),
+    Metric(
+        "refold_spans_dropped_total",
+        COUNTER,
+        (),
+        LIVE,
+        "Spans that were not sent: the collector refused them, or did not answer in time.",
+    ),
+)
+BY_NAME = {metric.name: metric for metric in CATALOGUE}
