@@ -485,7 +485,7 @@ def test_a_thread_that_never_ends_ends_its_process_with_its_last_word_said(
 
 
 def test_dev_restarts_its_worker_when_the_code_changes(project: Project) -> None:
-    developing = project.begin("dev", "shop:app", "--json")
+    developing = project.begin("dev", "shop:app", "--no-page", "--json")
     developing.says('"claimed"')
     started = ("start", "shop", "--input", '{"id": "o1"}', "--wait")
     assert project.json(*started, "--run-id", "r1")["result"] == "told o1"
@@ -498,7 +498,7 @@ def test_dev_restarts_its_worker_when_the_code_changes(project: Project) -> None
 
 
 def test_a_worker_does_not_outlive_the_dev_that_started_it(project: Project) -> None:
-    developing = project.begin("dev", "shop:app", "--json")
+    developing = project.begin("dev", "shop:app", "--no-page", "--json")
     developing.says('"claimed"')
     assert developing.end(signal.SIGKILL) == -signal.SIGKILL
     # Its output has ended, hence the worker has; and it had the time to hand over.

@@ -21,9 +21,10 @@ from refold_schemas.registry import FileRegistry, fingerprint
 from refold_schemas.registry.files import PACKAGE
 from refold_schemas.values.plain import untagged
 from refold_tools.cli import main, registering
-from refold_tools.cli.hosting import STOP_WITHIN_S, snapshot
 from refold_tools.cli.inputs import read_json
 from refold_tools.cli.schemas import schema_problems
+from refold_tools.dev.changes import snapshot
+from refold_tools.dev.child import STOP_WITHIN_S
 
 Capture = pytest.CaptureFixture[str]
 

@@ -53,8 +53,13 @@ def shown(url: str) -> str:
 
 def check_url(url: str) -> None:
     """Raise DatabaseUrlInvalid unless it names a Postgres."""
-    if urlsplit(url).scheme not in ("postgresql", "postgres"):
-        raise DatabaseUrlInvalid("REFOLD_DATABASE_URL has to begin with postgresql://")
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:  # its text names a part that has no password in it
+        raise DatabaseUrlInvalid(f"{error}") from None
+    if parts.scheme not in ("postgresql", "postgres"):
+        raise DatabaseUrlInvalid("it has to begin with postgresql://")
 
 
 async def connect(

@@ -8,10 +8,11 @@ caller from `requires(...)`, `gateway.sessions.csrf(caller)` for its forms and r
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 from fastapi import FastAPI
 
@@ -37,6 +38,9 @@ PAGE = "refold.gateway.page"
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 
 Opening = Callable[[], AbstractAsyncContextManager[Client]]
+Minutes = Callable[[int], Awaitable[Mapping[str, Any]]]
+"""Given the first one's start in milliseconds: the windows of a minute from then on, as
+`refold_projections.figures.Figures.windows` gives them."""
 
 
 def check_safe(settings: GatewaySettings) -> None:
@@ -49,13 +53,17 @@ def check_safe(settings: GatewaySettings) -> None:
         )
 
 
-def create_app(settings: GatewaySettings, opening: Opening | None = None) -> Shell:
-    """The ASGI app. `opening` gives the client instead of `settings.log_url`.
+def create_app(
+    settings: GatewaySettings, opening: Opening | None = None, figures: Minutes | None = None
+) -> Shell:
+    """The ASGI app. `opening` gives the client instead of `settings.log_url`, `figures` the live
+    figures of the page instead of `settings.live_url`.
 
     Raises GatewayUnsafe. Its lifespan opens the log: LogUnavailable, LogMissing.
     """
     check_safe(settings)
     app = create_routes(settings, opening)
+    app.state.figures = figures
     shell = app.state.shell = Shell(app, settings)
     return shell
 

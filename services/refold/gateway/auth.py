@@ -109,7 +109,7 @@ async def identify(request: Request, gateway: Gateway) -> Caller:
     """Who sends this request. Raises NotAuthenticated, RateLimited, TokensUnusable,
     ProviderUnavailable."""
     if gateway.settings.insecure:
-        return Caller(INSECURE, frozenset({Role.ADMIN}), INSECURE)
+        return Caller(gateway.settings.insecure_who, frozenset({Role.ADMIN}), INSECURE)
     address = request.client.host if request.client is not None else "?"
     wait_s = gateway.failures.wait_s(address)
     if wait_s:

@@ -29,6 +29,7 @@ class _Environment(BaseSettings):
     hosts: str = ""
     proxies: str = ""
     database_schema: str = "public"
+    live_url: str | None = Field(default=None, pattern=r"^https?://")
     body_size_max: int = Field(default=2 << 20, ge=1_024, le=64 << 20)
     rate_per_s: float = Field(default=50.0, gt=0, le=100_000)
     rate_burst: int = Field(default=100, ge=1, le=100_000)
@@ -77,6 +78,7 @@ def settings_from(
         tokens_path=tokens or said.tokens,
         oidc=_oidc(said),
         time_zone=time_zone,
+        live_url=said.live_url,
         trusted_hosts=tuple(one.lower() for one in _parts(said.hosts)),
         proxies=_parts(said.proxies),
         body_size_max=said.body_size_max,

@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 import uvicorn
 
 from refold.client import Client
-from refold.gateway.app import create_app
+from refold.gateway.app import Minutes, create_app
 from refold.gateway.settings import GatewaySettings
 from refold.gateway.state import Gateway
 from refold_schemas.errors.gateway import AddressTaken, GatewayUnsafe
@@ -43,6 +43,7 @@ async def serve(
     settings: GatewaySettings,
     stopping: asyncio.Event,
     on_ready: Callable[[str, Client], None] | None = None,
+    figures: Minutes | None = None,
 ) -> None:
     """Serve until `stopping` is set; then streams end, requests have `drain_s` to do so.
 
@@ -50,7 +51,7 @@ async def serve(
     TokensUnusable, AddressTaken, and what the client raises where the log cannot be opened.
     """
     async with Client(settings.log_url, by="gateway") as client:
-        shell = create_app(settings, lambda: nullcontext(client))
+        shell = create_app(settings, lambda: nullcontext(client), figures)
         check_callers(settings)
         with _listening(settings) as listener:
             url = _url(settings, listener)

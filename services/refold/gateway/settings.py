@@ -47,9 +47,13 @@ class GatewaySettings:
     port: int = 8080
     insecure: bool = False
     """Whoever reaches it may do everything; refused where others than this machine reach it."""
+    insecure_who: str = "insecure"
+    """What commands record as their sender then."""
     tokens_path: Path = TOKENS_DEFAULT
     oidc: OidcSettings | None = None
     time_zone: str = TIME_ZONE_DEFAULT
+    live_url: str | None = None
+    """Where `refold live` answers, for the figures of the page."""
 
     body_size_max: int = 2 << 20
     url_size_max: int = 8 << 10

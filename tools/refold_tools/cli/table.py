@@ -26,8 +26,8 @@ COMMANDS = (
     ),
     Entry(
         "dev",
-        "refold_tools.cli.hosting:dev",
-        "Run a worker and restart it whenever the code changes.",
+        "refold_tools.cli.developing:dev",
+        "Run worker, database and page here; restart the worker when the code changes.",
     ),
     Entry(
         "worker",

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from refold_tools.demo.stories import Story
 
 NAMES = ("refund-agent", "purchase-order", "recorded-agent")
+NEXT = (
+    "Next, your own code with a page to watch it: refold dev MODULE:APP (docs/howto/dev.md in a "
+    "clone)"
+)
 DEATHS_MAX = 2
 """Of a file with many conversations only the first ones lose their process."""
 
@@ -82,6 +86,8 @@ def demo(
         sys.path.remove(str(examples))
     if as_json:
         sys.stdout.write(json.dumps(told, ensure_ascii=False) + "\n")
+    elif told["completed"]:
+        sys.stdout.write(f"\n{NEXT}\n")
     return 0 if told["completed"] else 1
 
 

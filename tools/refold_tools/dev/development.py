@@ -1,0 +1,116 @@
+"""What `refold dev` starts, watches and ends, in which order."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from refold_tools.dev.changes import changed, snapshot
+from refold_tools.dev.child import WorkerChild
+from refold_tools.dev.database import FOLDER, place_of, start_database
+from refold_tools.dev.folder import Hold, held
+from refold_tools.dev.page import Page, check_installed, choose_port
+
+LOOK_EVERY_S = 0.5
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to start.
+
+    `command` is the worker's, `watched` are the folders whose Python files it depends on, `folder`
+    is where state is kept (`.refold`). `who`: what commands from the page record as their sender.
+    `database_url`: one that runs already. `port` None: any.
+    Without `page` it is the worker alone.
+    """
+
+    command: Sequence[str]
+    watched: tuple[Path, ...]
+    folder: Path
+    log_url: str
+    time_zone: str
+    who: str
+    database_url: str | None = None
+    port: int | None = None
+    page: bool = True
+
+
+class Development:
+    """One `refold dev`. `tell(text)` is told what happens; `ready(url)` when the page is there."""
+
+    def __init__(
+        self, plan: Plan, tell: Callable[[str], None], ready: Callable[[str | None], None]
+    ) -> None:
+        self.plan, self.tell, self.ready = plan, tell, ready
+        self.child = WorkerChild(plan.command, tell)
+        self._signals = 0
+        self._stopping = threading.Event()
+
+    def run(self, prepare: Callable[[], None] = lambda: None) -> int:
+        """Until SIGINT or SIGTERM; returns 0 once everything that was started has ended.
+
+        `prepare` is called once the folder is held, before anything starts. Call this from the main
+        thread. Raises DevRunning, DevExtraMissing, DevPortTaken, DevPageEnded, and what keeps the
+        database from coming up.
+        """
+        before = {number: signal.signal(number, self._signalled) for number in SIGNALS}
+        try:
+            with held(self.plan.folder) as hold, contextlib.ExitStack() as started:
+                prepare()
+                self._begin(hold, started)
+            return 0
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _begin(self, hold: Hold, started: contextlib.ExitStack) -> None:
+        """Start everything, watch until a signal, and leave the ends to `started`."""
+        plan = self.plan
+        port = 0
+        if plan.page:
+            check_installed()
+            port = choose_port(plan.port)
+        seen = snapshot(plan.watched)
+        self.child.start()
+        started.callback(self._end_worker)
+        if plan.page and not self._stopping.is_set():
+            database_url = plan.database_url
+            if database_url is None:
+                stack = start_database(plan.folder / FOLDER)
+                started.callback(stack.down)
+                database_url = stack.variables["REFOLD_DATABASE_URL"]
+                self.tell(f"the database is {database_url}, its data are in {place_of(stack)}")
+            page = Page(plan.log_url, database_url, port, plan.time_zone, plan.who, self.tell)
+            page.start()
+            started.callback(page.end)
+            # The worker first: what it writes last is still projected.
+            started.callback(self._end_worker)
+            page.wait_ready(self._stopping)
+            hold.tell(page.url)
+            self.ready(page.url)
+        else:
+            self.ready(None)
+        self._watch(seen)
+
+    def _watch(self, seen: dict[str, int]) -> None:
+        while not self._stopping.wait(LOOK_EVERY_S):
+            self.child.look()
+            now = snapshot(self.plan.watched)
+            if now != seen:
+                self.tell(f"changed: {', '.join(changed(seen, now))}; restarting the worker")
+                self.child.end()
+                if not self._stopping.is_set():
+                    self.child.start()
+            seen = now
+
+    def _signalled(self, number: int, frame: object) -> None:
+        self._signals += 1
+        if self._signals > 1:
+            self.child.hurry()
+        self._stopping.set()
+
+    def _end_worker(self) -> None:
+        self.child.end()

@@ -1,0 +1,176 @@
+"""The projector and the gateway with its page, on a loop of their own beside the main thread."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from refold_schemas.errors.base import RefoldError
+from refold_tools.dev.errors import DevExtraMissing, DevPageEnded, DevPortTaken
+from refold_tools.devstack.layout import HOST
+
+if TYPE_CHECKING:
+    from refold.log import Log
+
+PORT_DEFAULT = 8470
+PORTS_TRIED = 20
+NEEDED = ("asyncpg", "fastapi", "uvicorn", "jinja2")
+READY_WITHIN_S = 60.0
+END_WITHIN_S = 15.0
+DRAIN_S = 2.0
+AGAIN_S = 2.0
+"""How soon a projector that has ended is started again."""
+
+
+def check_installed() -> None:
+    """Raise DevExtraMissing where a package of the page is not installed."""
+    for name in NEEDED:
+        if find_spec(name) is None:
+            raise DevExtraMissing(name)
+
+
+def choose_port(wanted: int | None) -> int:
+    """The port for the page: as asked, else the first free one from PORT_DEFAULT on.
+
+    Raises DevPortTaken.
+    """
+    candidates = range(PORT_DEFAULT, PORT_DEFAULT + PORTS_TRIED) if wanted is None else (wanted,)
+    for port in candidates:
+        with socket.socket() as one:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                one.bind((HOST, port))
+            except OSError:
+                continue
+            return port
+    raise DevPortTaken(candidates[0])
+
+
+class Page:
+    """A thread with a loop: the gateway on `port`, and the projector that fills its tables."""
+
+    def __init__(
+        self,
+        log_url: str,
+        database_url: str,
+        port: int,
+        time_zone: str,
+        who: str,
+        tell: Callable[[str], None],
+    ) -> None:
+        self.log_url, self.database_url, self.port = log_url, database_url, port
+        self.time_zone, self.who, self.tell = time_zone, who, tell
+        self.url = f"http://{HOST}:{port}/"
+        self._ready = threading.Event()
+        self._failure: BaseException | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._thread = threading.Thread(target=self._run, name="page")
+
+    def start(self) -> None:
+        """Start both; `wait_ready` says when they are."""
+        self._thread.start()
+
+    def wait_ready(self, stopping: threading.Event) -> None:
+        """Return once the page answers, or when `stopping` is set. Raises what kept it."""
+        waited = 0.0
+        while not self._ready.wait(0.05) and not stopping.is_set():
+            waited += 0.05
+            if self._failure is not None:
+                raise self._failure
+            if waited > READY_WITHIN_S:
+                raise DevPageEnded(f"it did not answer within {READY_WITHIN_S:.0f} s")
+
+    def end(self) -> None:
+        """Stop both and wait for their end."""
+        loop, stop = self._loop, self._stop
+        if loop is not None and stop is not None:
+            with suppress(RuntimeError):  # the loop has ended by itself
+                loop.call_soon_threadsafe(stop.set)
+        self._thread.join(END_WITHIN_S)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except RefoldError as error:
+            self._failed(error)
+        except BaseException as error:
+            self._failed(DevPageEnded(f"{type(error).__name__}: {error}"))
+
+    def _failed(self, error: BaseException) -> None:
+        self._failure = error
+        if self._ready.is_set():
+            self.tell(f"the page has ended, the worker goes on: {error}")
+
+    async def _serve(self) -> None:
+        from refold.log import open_log
+
+        log = open_log(self.log_url)
+        await log.open(create=False)
+        try:
+            await self._serve_on(log)
+        finally:
+            await log.close()
+
+    async def _serve_on(self, log: "Log") -> None:
+        """`log` is the projector's and the figures'; the gateway has one of its own."""
+        from refold.gateway.serving import serve
+        from refold.gateway.settings import GatewaySettings
+        from refold.live.embedded import EmbeddedFigures
+        from refold.projector import Projector, ProjectorSettings
+        from refold_projections.figures import MINUTE
+
+        self._loop, stop = asyncio.get_running_loop(), asyncio.Event()
+        self._stop = stop
+        settings = GatewaySettings(
+            log_url=self.log_url,
+            database_url=self.database_url,
+            host=HOST,
+            port=self.port,
+            insecure=True,
+            insecure_who=self.who,
+            time_zone=self.time_zone,
+            drain_s=DRAIN_S,
+        )
+        figures = EmbeddedFigures(log)
+        tables = ProjectorSettings(time_zone=self.time_zone)
+        projectors: list[Projector] = []
+
+        async def minutes(since_ms: int) -> Mapping[str, Any]:
+            return figures.figures.windows(MINUTE, since_ms=since_ms)
+
+        async def project() -> None:
+            one = Projector(log, self.database_url, settings=tables)
+            projectors[:] = [one]
+            if not stop.is_set():
+                await one.run()
+
+        projecting = asyncio.create_task(self._again("the projector", project), name="projector")
+        counting = asyncio.create_task(self._again("the figures", figures.run), name="figures")
+        try:
+            await serve(settings, stop, lambda url, client: self._ready.set(), minutes)
+        finally:
+            counting.cancel()
+            stop.set()
+            for one in projectors:
+                one.stop()
+            await asyncio.wait({projecting, counting}, timeout=END_WITHIN_S / 2)
+            projecting.cancel()
+            await asyncio.wait({projecting, counting})
+
+    async def _again(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do it until the end; what ends it before is said, and it begins again."""
+        said = ""
+        while self._stop is not None and not self._stop.is_set():
+            try:
+                await work()
+            except Exception as error:
+                if str(error) != said:  # once for each cause
+                    said = str(error)
+                    self.tell(f"{name} stopped, and will begin again: {error}")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(AGAIN_S):
+                    await self._stop.wait()
