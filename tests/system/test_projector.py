@@ -38,8 +38,6 @@ from support.projecting import (
 )
 from support.written_log import Writer, done, intended, started
 
-pytestmark = pytest.mark.untraced
-
 
 def a_log() -> tuple[MemoryBroker, Writer]:
     broker = MemoryBroker("default", partition_count=1)
@@ -186,7 +184,7 @@ def test_a_boundary_from_the_tables_is_what_the_command_line_prints(postgres: st
 
 
 @settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(actions)
 def test_rows_in_postgres_are_those_of_the_fold(postgres: str, steps: list[Action]) -> None:

@@ -98,7 +98,9 @@ def test_killed_under_load_two_at_once_and_without_their_database_for_a_while(
             for one in processes:
                 one.send_signal(signal.SIGTERM)
             ends = [one.wait(30) for one in processes]
-        assert ends == [0, 0]
+        # The one that was started last may not have come as far as to listen to signals.
+        assert set(ends) <= {0, -signal.SIGTERM}
+        assert 0 in ends
         await project(log, postgres)
         found = await verified(log, postgres)
         await log.close()

@@ -34,7 +34,6 @@ from support.projecting import (
 )
 from support.written_log import Writer, done, intended, started
 
-pytestmark = pytest.mark.untraced
 REFOLD = [sys.executable, "-m", "refold_tools.cli"]
 
 

@@ -14,8 +14,6 @@ from support.lab import CODEC
 from support.postgres import rows
 from support.projecting import QUICK, differences, project, verified
 
-pytestmark = pytest.mark.untraced
-
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Archive:

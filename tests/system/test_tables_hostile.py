@@ -36,8 +36,6 @@ from support.projecting import caught_up, differences, opened, project, projecti
 from support.scripted_registry import Kept
 from support.written_log import Writer, done, intended, started
 
-pytestmark = pytest.mark.untraced
-
 NUL, LITERAL, FFFF = "a\x00b", "a\\u0000b", "\uffff"
 EMOJI, RIGHT_TO_LEFT = "😀", "\u202eabc\u202c"
 BODIES = {

@@ -71,8 +71,9 @@ async def connect(
 ) -> Connection:
     """One connection of its own. Raises DatabaseUnavailable, DatabaseUrlInvalid.
 
-    `name` is what the server's administrators see. Statements run under fixed settings, whatever
-    those of the role are: the zone is UTC, and what is committed is on disk.
+    `name` is what the server's administrators see. A `statement_timeout_ms` of 0 is none, for
+    whoever reads whole tables. Statements run under fixed settings, whatever those of the role
+    are; the zone is UTC.
     """
     check_url(url)
     asyncpg = client()
@@ -80,7 +81,7 @@ async def connect(
         return await asyncpg.connect(
             url,
             timeout=CONNECT_TIMEOUT_S,
-            command_timeout=statement_timeout_ms / 1000 + 5,
+            command_timeout=statement_timeout_ms / 1000 + 5 if statement_timeout_ms else None,
             server_settings={
                 "application_name": name,
                 "timezone": "UTC",
@@ -204,7 +205,9 @@ def translated(url: str) -> Iterator[None]:
         raise
     except Exception as error:
         if is_away(error):
-            raise DatabaseUnavailable(shown(url), told(error)) from error
+            # The end of a transaction on a connection that is lost hides what it was lost by.
+            first = error.__context__ if "__aexit__" in str(error) else None
+            raise DatabaseUnavailable(shown(url), told(first or error)) from error
         raise
 
 

@@ -254,7 +254,12 @@ class LiveApp:
         is_anchor = position.last_offset >= 0
         offset = position.last_offset if is_anchor else position.offset_next
         self._seeks[partition] = _Seek(offset, is_anchor, tries)
-        await consumer.seek(tp, offset)
+        try:
+            await consumer.seek(tp, offset)
+        except Exception:
+            if tp in consumer.assignment():
+                raise
+            return  # it went to another process at this moment
         # Faust drops what is not behind the offset "read", which the seek has set to this.
         consumer._read_offset[tp] = None
 

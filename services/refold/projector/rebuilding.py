@@ -76,7 +76,7 @@ class Rebuild:
             return await self._run()
 
     async def _run(self) -> Rebuilt:
-        held = await database.connect(self._url, name="refold rebuild")
+        held = await database.connect(self._url, name="refold rebuild", statement_timeout_ms=0)
         try:
             await check(held, self._names)
             namespace = (await live_of(held, self._names)).namespace

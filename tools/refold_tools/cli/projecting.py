@@ -170,7 +170,7 @@ async def _verify(given: str | None, schema: str, log_given: str | None, *, as_j
     bar = Bar()
     found: list[Verified] = []
     try:
-        connection = await connect(url, name="refold verify")
+        connection = await connect(url, name="refold verify", statement_timeout_ms=0)
         try:
             with translated(url):
                 await check(connection, names)
