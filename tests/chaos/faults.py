@@ -104,7 +104,10 @@ async def poison(playing: Play) -> None:
     await client.start("nap", 3600, run_id=run_id)
     await playing.progress(RUNS)
     playing.tell(f"{playing.name}: an undecodable event of {run_id}")
-    await inject(client, run_id)
+    # Who takes the n of an event that its owner is about to write takes that event's place.
+    async with load.held_back():
+        await _stands_still(client, run_id)
+        await inject(client, run_id)
     while await _status(client, run_id) != ("blocked", "undecodable_event"):  # noqa: ASYNC110
         await asyncio.sleep(0.1)
     await playing.progress(RUNS)
@@ -127,6 +130,17 @@ async def kill_by_its_code(playing: Play) -> None:
     playing.kills["by a run's own code"] = len(dead) - before
     await playing.progress(RUNS)
     playing.figures["killed its workers"] = await _status(client, run_id)
+
+
+async def _stands_still(client: Client, run_id: str) -> None:
+    """Wait until nothing was written for a second to the partition of the run."""
+    partition, end = partition_for(run_id, client.log.facts.partition_count), -1
+    while True:
+        _, now = await client.log.bounds(Topic.EVENTS, partition)
+        if now == end:
+            return
+        end = now
+        await asyncio.sleep(1)
 
 
 async def inject(client: Client, run_id: str) -> None:

@@ -4,6 +4,8 @@ import asyncio
 import random
 import time
 import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +41,8 @@ class Load:
         self.harmed: set[str] = set()
         """Runs that are made to do harm: nobody expects their end."""
         self.over = asyncio.Event()
+        self._may_start = asyncio.Event()
+        self._may_start.set()
         self._random = random.Random(seed)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._count = 0
@@ -49,6 +53,15 @@ class Load:
             self._spawn(self._orders(pause_s))
         for _ in range(objects):
             self._spawn(self._objects(pause_s))
+
+    @asynccontextmanager
+    async def held_back(self) -> AsyncIterator[None]:
+        """Meanwhile no caller begins another run; those that go on may."""
+        self._may_start.clear()
+        try:
+            yield
+        finally:
+            self._may_start.set()
 
     async def end(self, within_s: float) -> None:
         """No more runs are started; wait for the ends of those that were."""
@@ -76,6 +89,7 @@ class Load:
 
     async def _orders(self, pause_s: float) -> None:
         while not self.over.is_set():
+            await self._may_start.wait()
             self._count += 1
             mails = self._count % self.mail_every == 0
             sent = await self.start("order", mails)
@@ -87,6 +101,7 @@ class Load:
 
     async def _objects(self, pause_s: float) -> None:
         while not self.over.is_set():
+            await self._may_start.wait()
             if self._random.random() < 0.5:
                 what, name = "register", f"register-{self._random.randrange(REGISTERS)}"
             else:

@@ -255,6 +255,61 @@ def test_a_snapshot_that_nobody_can_read_is_not_passed_over() -> None:
     assert key not in stage.standing()
 
 
+@pytest.mark.parametrize("compacted", [False, True])
+def test_a_run_whose_snapshot_somebody_deleted_is_not_lost(compacted: bool) -> None:
+    stage = Stage()
+    for number in range(3):
+        stage.start(f"run-{number}")
+    stage.checkpoint()
+    stage.start("run-3")
+    stage.checkpoint()
+    assert stage.check() == 5
+    [label] = stage.kept.snapshots["run-1"]
+    stage.broker.put(Topic.SNAPSHOTS, 0, [Entry(f"run-1/{label}".encode(), None)])
+    if compacted:
+        stage.broker.compact()
+    assert "counts on are gone" in stage.loaded().unused
+    assert stage.check() == 0
+    assert through(checkpoints.load(stage.log, 0, CODEC, keep="run-1".__eq__)).unused
+    stage.take_over()
+    stage.checkpoint()
+    assert stage.check() == 6
+
+
+def test_a_new_run_with_a_snapshot_and_no_position_stands_in_for_no_deleted_one() -> None:
+    stage = Stage()
+    stage.start("run-1")
+    stage.checkpoint()
+    [label] = stage.kept.snapshots["run-1"]
+    stage.start("run-2")
+    stage.fail_at = {1: False}  # its snapshot stands, the position does not
+    with pytest.raises(OutOfDisk):
+        stage.checkpoint()
+    assert stage.check() == 2
+    stage.broker.put(Topic.SNAPSHOTS, 0, [Entry(f"run-1/{label}".encode(), None)])
+    assert stage.check() == 0
+
+
+def test_what_nobody_can_read_and_is_of_no_run_is_taken_away() -> None:
+    """Else every takeover would fold the whole log, for ever."""
+    stage = Stage()
+    stage.start("run-1")
+    stage.checkpoint()
+    junk = b"nobody/" + b"0" * 32 + b".1"
+    stage.broker.put(Topic.SNAPSHOTS, 0, [Entry(junk, b"\0\0\0\xff\xff")])
+    assert "cannot be read" in stage.loaded().unused
+    stage.take_over()
+    stage.fail_at = {0: False}
+    stage.start("run-2")
+    with pytest.raises(OutOfDisk):
+        stage.checkpoint()
+    assert junk in stage.standing()
+    stage.checkpoint()
+    assert junk not in stage.standing()
+    assert stage.check() == 4
+    assert stage.loaded().unused == ""
+
+
 def test_snapshots_that_were_deleted_under_a_living_owner_are_written_anew() -> None:
     """A position beside the snapshots of what changed since would say that nothing else was."""
     stage = Stage()

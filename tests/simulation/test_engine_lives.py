@@ -27,6 +27,7 @@ from refold_schemas.events import (
     PartitionClaimed,
     RunBlocked,
     RunResumed,
+    RunStarted,
     StepCompleted,
     StepIntended,
     TimerFired,
@@ -460,6 +461,28 @@ def test_damaged_and_foreign_snapshots_fall_back_to_the_fold() -> None:
     assert taken is not None
     assert state_hash(taken) == whole
     assert lab.run(60, until=lab.ended)
+
+
+def test_a_deleted_snapshot_costs_a_fold_that_is_told_and_no_run() -> None:
+    from refold.log.port import Entry
+
+    lab = Lab(settings=WorkerSettings(checkpoint_events=10, checkpoint_ms=500))
+    app = killer_app()
+    for number in range(3):
+        lab.start("works", 6, run_id=f"run-{number}")
+    first = lab.worker(app)
+    lab.run(4)
+    first.kill()
+    for record in lab.broker.records(Topic.SNAPSHOTS, 0):
+        if record.key is not None and record.key.startswith(b"run-1/"):
+            lab.broker.put(Topic.SNAPSHOTS, 0, [Entry(record.key, None)])
+    lab.worker(app)
+    assert lab.run(60, until=lambda: all(lab.ended(f"run-{n}") for n in range(3)))
+    told = [e.text for e in lab.told if e.kind == "warning" and "(R027)" in e.text]
+    assert len(told) == 1
+    lab.start("works", 6, run_id="run-1")  # the same again: it is not started a second time
+    lab.run(2)
+    assert len(lab.events(RunStarted, "run-1")) == 1
 
 
 def test_a_hand_over_is_clean_and_the_next_owner_goes_on() -> None:

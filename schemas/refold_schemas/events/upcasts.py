@@ -17,7 +17,13 @@ def checkpoint_v1_to_v2(record: Record) -> Record:
     return {**record, "published_to": record["offset_next"], "outbox": [], "parked": []}
 
 
+def checkpoint_v2_to_v3(record: Record) -> Record:
+    """v3 adds of how many runs a snapshot stood; None means not counted, which v2 never did."""
+    return {**record, "run_count": None}
+
+
 UPCASTS: Mapping[tuple[str, int], Upcast] = {
     ("refold.snapshots.Checkpoint", 1): checkpoint_v1_to_v2,
+    ("refold.snapshots.Checkpoint", 2): checkpoint_v2_to_v3,
 }
 """`(full record name, version) -> step to version + 1`, events, commands and snapshots alike."""

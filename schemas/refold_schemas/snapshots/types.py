@@ -174,7 +174,8 @@ class Checkpoint:
     `last_*` name the last record read, verified at the start. `redo_offset`: the smallest offset
     not yet covered by its run's snapshot; a position that is held back to it has it as
     `offset_next`. What had to be sent and stands before `published_to` was sent; `outbox` are
-    offsets before `offset_next` that were not.
+    offsets before `offset_next` that were not. `run_count`: of so many runs a snapshot stood when
+    it was written, None where nobody counted; with fewer of them it is true no more.
     """
 
     partition: int
@@ -201,6 +202,7 @@ class Checkpoint:
     published_to: int
     outbox: tuple[int, ...]
     parked: tuple[ParkedKept, ...]
+    run_count: int | None
 
 
 @frozen

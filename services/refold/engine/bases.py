@@ -17,8 +17,11 @@ class Base(NamedTuple):
     orders: OrdersKept = OrdersKept()
 
 
-def checkpoint_of(partition: int, base: Base) -> Checkpoint:
-    """The record of a durable position. Every run's snapshot reaches up to it or beyond."""
+def checkpoint_of(partition: int, base: Base, run_count: int | None = None) -> Checkpoint:
+    """The record of a durable position. Every run's snapshot reaches up to it or beyond.
+
+    `run_count`: of so many runs a snapshot stands, None where nobody counted.
+    """
     position, facts, orders = base
     return Checkpoint(
         partition=partition,
@@ -45,6 +48,7 @@ def checkpoint_of(partition: int, base: Base) -> Checkpoint:
         published_to=orders.published_to,
         outbox=tuple(offset for offset in orders.outbox if offset >= orders.published_to),
         parked=tuple(ParkedKept(*one) for one in orders.parked),
+        run_count=run_count,
     )
 
 

@@ -33,6 +33,8 @@ class Restored(NamedTuple):
 
     `base` is where the fold begins. Of the runs that are packed in the fold: their timers
     (`armed`), and those that need somebody now (`active`). `archives`: what is in files.
+    `unused` says why the newest checkpoint is not where the fold begins; empty where it is, and
+    where none stands.
     """
 
     fold: PartitionFold
@@ -41,6 +43,7 @@ class Restored(NamedTuple):
     armed: list[Armed]
     active: list[str]
     archives: Archives
+    unused: str = ""
 
 
 async def load(
@@ -102,20 +105,35 @@ class _Restoring:
 
     async def best(self) -> Restored:
         """See `load`."""
+        at_checkpoint, why = await self._at_a_checkpoint()
+        if at_checkpoint is not None:
+            return at_checkpoint
+        restored = self._nothing() if self._start == 0 else await self._behind_the_archive()
+        return restored._replace(unused=why)
+
+    async def _at_a_checkpoint(self) -> tuple[Restored | None, str]:
+        """The fold at the newest checkpoint that stands; else None, and why, if there is one."""
         stored = self._stored
-        if not stored.unreadable:
-            found = stored.checkpoints.values()
-            for checkpoint in sorted(found, key=lambda c: c.offset_next, reverse=True):
-                if checkpoint.redo_offset == checkpoint.offset_next and await self._stands(
-                    checkpoint
-                ):
-                    restored, refused = await self._restore(base_of(checkpoint))
-                    if not refused and not self._missing(restored, set()):
-                        return restored
-                    break
-        if self._start == 0:
-            return self._nothing()
-        return await self._behind_the_archive()
+        if stored.unreadable:
+            keys = sorted(key.decode("utf-8", "replace") for key in stored.unreadable)
+            why = f"{len(keys)} snapshots cannot be read, the first has the key {keys[0]!r}"
+            return None, why if stored.checkpoints else ""
+        found = sorted(stored.checkpoints.items(), key=lambda c: c[1].offset_next, reverse=True)
+        why = "" if not found else "the records that it names do not stand in the log"
+        for key, checkpoint in found:
+            if checkpoint.redo_offset != checkpoint.offset_next:
+                continue
+            if not await self._stands(checkpoint):
+                continue
+            if stored.lacks_runs(key, checkpoint):
+                return None, "snapshots that it counts on are gone"
+            restored, refused = await self._restore(base_of(checkpoint))
+            if refused:
+                return None, f"the log lacks what {len(refused)} snapshots name as read"
+            if self._missing(restored, set()):
+                return None, "runs that were archived have no snapshot"
+            return restored, ""
+        return None, why
 
     async def _stands(self, checkpoint: Checkpoint) -> bool:
         if checkpoint.offset_next < self._start:

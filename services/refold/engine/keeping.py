@@ -70,6 +70,8 @@ class Keeper:
         self._part_bytes = max(1, min(PART_BYTES, batch_size_max - ROOM_BYTES))
         self._lock = asyncio.Lock()
         self._encoded = 0
+        self._strange: list[bytes] | None = None
+        """Keys of no run, found once and not deleted yet."""
 
     async def checkpoint(self, now: Callable[[], Base], *, whole: bool) -> list[bytes]:
         """Snapshot what changed, then write a position. Returns the keys not needed any more.
@@ -86,6 +88,9 @@ class Keeper:
 
     async def _checkpoint(self, now: Callable[[], Base], *, whole: bool) -> list[bytes]:
         base = now()
+        if self._strange is None:
+            # The fold is whole, so nobody needs them; unreadable ones make each checkpoint useless.
+            self._strange = self._kept.strangers(self._books.states)
         unsaved, holds = self._take(base, whole=whole)
         dirty, self._books.dirty = self._books.dirty, {}
         label = self._kept.label(self._books.claim_id)
@@ -97,7 +102,8 @@ class Keeper:
             # What has left since then has left: a position that is held back says so too.
             sent = start.orders._replace(published_to=base.orders.published_to)
             start = start._replace(orders=sent)
-            record = self._codec.encode(checkpoint_of(self._partition, start))
+            count = self._kept.run_count(tried)
+            record = self._codec.encode(checkpoint_of(self._partition, start, count))
             await self._append([Entry(f"/{label}".encode(), record)])
         except BaseException:
             self._books.dirty = {**dirty, **self._books.dirty}
@@ -108,7 +114,8 @@ class Keeper:
         for run_id, _ in tried:
             self._kept.large.pop(run_id, None)
         self._kept.large.update(large)
-        return self._kept.replaced(tried, label)
+        strange, self._strange = self._strange, []
+        return [*self._kept.replaced(tried, label), *strange]
 
     async def delete(self, keys: list[bytes]) -> None:
         """Delete keys that are not needed any more. Raises what `append` raises."""

@@ -213,6 +213,9 @@ class PartitionOwner:
     async def serve(self) -> ClaimEnded:
         """Do the partition's work until the claim ends; returns why it did."""
         self.tell("claimed", None, f"claim {self.books.claim_id.hex()[:8]}")
+        if self._restored.unused:
+            told = f"the newest checkpoint was not used, all was folded: {self._restored.unused}"
+            self.warn("R027", None, told)
         if self.suspicious:
             self.warn(
                 "R019",

@@ -7,7 +7,7 @@ log has to confirm it.
 import asyncio
 import re
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from refold.engine.archives import LABEL as ARCHIVED
@@ -129,6 +129,19 @@ class Kept:
             )
         return keys
 
+    def run_count(self, tried: Iterable[tuple[str, int]]) -> int:
+        """Of so many runs a snapshot stands, now that these were written too."""
+        return len(self.snapshots) + sum(run_id not in self.snapshots for run_id, _ in tried)
+
+    def strangers(self, known: Container[str]) -> list[bytes]:
+        """Take out what stands for runs that are not `known`. Returns the keys, to be deleted."""
+        strange = [run_id for run_id in self.snapshots if run_id not in known]
+        return [
+            f"{run_id}/{label}".encode()
+            for run_id in strange
+            for label in self.snapshots.pop(run_id)
+        ]
+
     def _alone(self, label: str) -> tuple[str, ...]:
         return self._labels.setdefault(label, (label,))
 
@@ -159,6 +172,38 @@ class Stored:
         self._codec = codec
         self._parts: dict[tuple[str, str], dict[int, bytes]] = {}
         self._claims: dict[bytes, bytes] = {}
+        self._first: dict[str, int] = {}
+        """Where the first record of a label stands; many runs share one."""
+        self._placed: dict[bytes, int] = {}
+        """Where the record of a checkpoint stands."""
+
+    def place(self, run_id: str, label: str, key: bytes, value: bytes | None, offset: int) -> None:
+        """Note where a record stands, also one of a run that nobody asks for."""
+        if value is None:
+            if run_id:
+                self.kept.is_gone(run_id, label)
+        elif run_id:
+            self._first.setdefault(label, offset)
+            self.kept.stands(run_id, label)
+        else:
+            self._placed[key] = offset
+
+    def lacks_runs(self, key: bytes, checkpoint: Checkpoint) -> bool:
+        """Whether snapshots are gone that stood when the checkpoint with this key was written.
+
+        What it counts on stands before it, and is deleted only behind a newer one. A copy that was
+        stored late stands behind it, but is of a run that it had read.
+        """
+        if checkpoint.run_count is None:
+            return False
+        end, first = self._placed[key], self._first
+        standing = 0
+        for run_id, labels in self.kept.snapshots.items():
+            if any(first[label] < end for label in labels):
+                standing += 1
+            elif run_id in self.newest:
+                standing += self.newest[run_id].mark.offset < checkpoint.offset_next
+        return standing < checkpoint.run_count
 
     def add(self, run_id: str, label: str, key: bytes, value: bytes | None) -> None:
         """Take one record in. After SchemaUnavailable the same one may be given again."""
@@ -179,8 +224,6 @@ class Stored:
             self._part(run_id, label, key, stored)
         elif isinstance(stored, RunSnapshot):
             self._snapshot(run_id, label, value, stored)
-        if run_id:
-            self.kept.stands(run_id, label)
 
     def cannot_read(self, run_id: str, label: str, key: bytes) -> None:
         """Note a record that nobody can read: it stands, and may have been needed.
@@ -190,7 +233,6 @@ class Stored:
         if run_id:
             if OWN_LABEL.fullmatch(label):
                 self.unreadable.add(key)
-            self.kept.stands(run_id, label)
             self._replaced(run_id, label)
         elif label.startswith(ARCHIVED):
             self.archives.cannot_read(label, self.unknown)
@@ -203,7 +245,6 @@ class Stored:
 
     def _deleted(self, run_id: str, label: str, key: bytes) -> None:
         if run_id:
-            self.kept.is_gone(run_id, label)
             self.unreadable.discard(key)
             self._replaced(run_id, label)
         else:
@@ -254,8 +295,9 @@ async def read_stored(
     stored = Stored(codec)
     read = 0
     async for records in _all(log, partition):
-        for _, key, value, _, _ in records:
+        for offset, key, value, _, _ in records:
             run_id, _, label = (key or b"").decode("utf-8", "replace").rpartition("/")
+            stored.place(run_id, label, key or b"", value, offset)
             if not run_id or keep is None or keep(run_id):
                 try:
                     stored.add(run_id, label, key or b"", value)
