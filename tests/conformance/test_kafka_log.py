@@ -21,7 +21,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stubs fo
     ResourceType,
 )
 
-from refold.log import Entry, Topic, open_log, partition_for
+from refold.log import Entry, Topic, kafka_fetch, open_log, partition_for
 from refold.log.kafka import KafkaLog
 from refold.log.kafka_access import Access
 from refold.log.kafka_settings import Cluster, problems
@@ -233,6 +233,46 @@ def test_compaction_leaves_the_latest_of_each_key(make: MakeKafkaLog, admin: Adm
         assert await log.bounds(Topic.SNAPSHOTS, 0) == (0, found[-1].offset + 1)
         assert await log.wait(Topic.SNAPSHOTS, 0, 3, timeout_ms=1_000)
         await log.close()
+
+    asyncio.run(main())
+
+
+# ---- reads
+
+
+@pytest.mark.parametrize(("handed_on_s", "asks"), [(60.0, [0, 1]), (0.0, [1, 1])])
+def test_what_a_wait_has_found_is_given_once_to_the_read_behind_it(
+    make: MakeKafkaLog, monkeypatch: pytest.MonkeyPatch, handed_on_s: float, asks: list[int]
+) -> None:
+    monkeypatch.setattr(kafka_fetch, "HANDED_ON_S", handed_on_s)
+
+    async def main() -> None:
+        reader, writer = make(), make()
+        await reader.open(create=True)
+        await writer.open(create=False)
+        fetches = 0
+        client = client_of(reader)
+        send = client.send
+
+        async def counted(node_id: int, request: object, **group: object) -> object:
+            nonlocal fetches
+            fetches += isinstance(request, FetchRequest)
+            return await send(node_id, request, **group)
+
+        assert await reader.bounds(Topic.EVENTS, 0) == (0, 0)
+        client.send = counted
+        waiting = asyncio.create_task(reader.wait(Topic.EVENTS, 0, 0, timeout_ms=30_000))
+        while not fetches:  # noqa: ASYNC110 - the poll is under way
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
+        await writer.append(Topic.EVENTS, 0, entries(2))
+        assert await waiting
+        for expected in asks:
+            before = fetches
+            assert len(await reader.read(Topic.EVENTS, 0, 0)) == 2
+            assert fetches - before == expected
+        await reader.close()
+        await writer.close()
 
     asyncio.run(main())
 

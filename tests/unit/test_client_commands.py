@@ -117,18 +117,27 @@ def play(
     *,
     broker: MemoryBroker | None = None,
     faults: Faults | None = None,
+    handle: type[MemoryLog] = MemoryLog,
 ) -> T:
-    """A scene with a worker and a client, each on a handle of its own."""
+    """A scene with a worker and a client, each on a handle of its own; the client's is `handle`."""
 
     async def main() -> T:
         made = broker or MemoryBroker("shop", faults=faults)
         async with serving(made):
-            log = MemoryLog(broker=made, name="client")
+            log = handle(broker=made, name="client")
             await log.open(create=True)
             async with Client(log, by="ada") as client:
                 return await scene(client)
 
     return asyncio.run(main())
+
+
+class SlowToLook(MemoryLog):
+    """Takes its time to say where a partition ends, as a log behind a network does."""
+
+    async def bounds(self, topic: Topic, partition: int) -> tuple[int, int]:
+        await asyncio.sleep(0.01)
+        return await super().bounds(topic, partition)
 
 
 class CommandFaults(Faults):
@@ -166,6 +175,17 @@ def test_a_run_without_an_id_gets_a_fresh_one() -> None:
     one, other = play(scene)
     assert one != other
     assert bank.charges == ["o1", "o1"]
+
+
+def test_starts_that_wait_for_the_clients_first_look_leave_together() -> None:
+    async def scene(client: Client) -> None:
+        given = Order(id="o1")
+        started = (client.start("shop", given, run_id=f"r{number}") for number in range(40))
+        await asyncio.gather(*started)
+
+    faults = CommandFaults()
+    play(scene, faults=faults, handle=SlowToLook)
+    assert [len(batch) for batch in faults.batches] == [40]
 
 
 def test_a_run_id_with_the_same_input_is_that_run() -> None:

@@ -7,8 +7,8 @@ belongs elsewhere is sent on (`sending`).
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
-from functools import partial
-from typing import TYPE_CHECKING
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
 
 from refold.app.definitions import StepDef
 from refold.engine import decide
@@ -364,12 +364,19 @@ def _type_words(steps: Mapping[str, StepDef], name: str) -> str:
 
 def too_long(command: Command) -> str | None:
     """Which text of a command is longer than a name, a sentence or an id ever is."""
-    for field in fields(command):
-        text = getattr(command, field.name)
-        limit = WHY_MAX if field.name == "why" else decide.ID_MAX
+    kind: Any = type(command)
+    for name in _names_in(kind):
+        text = getattr(command, name)
+        limit = WHY_MAX if name == "why" else decide.ID_MAX
         if isinstance(text, str) and len(text) > limit:
-            return f"its {field.name} has {len(text):,} characters, {limit:,} are allowed"
+            return f"its {name} has {len(text):,} characters, {limit:,} are allowed"
     return None
+
+
+@cache
+def _names_in(kind: type) -> tuple[str, ...]:
+    """The fields of a command; to ask a dataclass for them costs more than to look at each."""
+    return tuple([field.name for field in fields(kind)])
 
 
 def key_of(record: Record) -> bytes | None:
