@@ -37,7 +37,7 @@ silent = declining = True
 thinks_for_ever = False
 
 
-@app.step(policy=Policy.ESCALATE, timeout=timedelta(milliseconds=40))
+@app.step(policy=Policy.ESCALATE, timeout=timedelta(milliseconds=400))
 async def charge(fx: Effect, order_id: str) -> dict:
     if order_id == "declined" and declining:
         raise NotDone("no funds")

@@ -78,7 +78,7 @@ class Bank:
 bank = Bank()
 
 
-@app.step(policy=Policy.ESCALATE, timeout=timedelta(milliseconds=50))
+@app.step(policy=Policy.ESCALATE, timeout=timedelta(milliseconds=400))
 async def charge(fx: Effect, order_id: str, pence: int) -> str:
     bank.charges.append(order_id)
     if bank.silent:
