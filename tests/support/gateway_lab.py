@@ -28,7 +28,7 @@ BASE = "http://gateway.test"
 app = App("shop")
 
 
-@app.step(policy=Policy.ESCALATE)
+@app.step(policy=Policy.ESCALATE, amounts=("pence",))
 async def charge(fx: Effect, pence: int) -> str:
     if pence == 0:
         raise NotDone("nothing to charge")

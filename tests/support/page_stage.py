@@ -24,7 +24,7 @@ from refold.log import Topic, open_log
 from refold.projector import Projector
 from refold.worker import Worker, WorkerSettings
 from refold_projections.figures import MINUTE
-from refold_projections.tables.database import close, connect
+from refold_projections.fold import Finding
 from refold_schemas.errors.cli import CommandUndecided
 from refold_schemas.events import CommandRejected, Event
 from refold_tools.devstack.layout import free_ports
@@ -145,22 +145,20 @@ class PageStage:
 
         self.do(wait())
 
-    def add_finding(self, name: str, kind: str, run_id: str, detail: str, command: str) -> None:
-        """A row as a reconciliation leaves it behind."""
+    def find(self, run_id: str, slot: str, kind: str, detail: str, command: str) -> None:
+        """What a reconciliation puts on record; shown once this returns."""
 
-        async def add() -> None:
-            connection = await connect(str(self.database_url), name="tests")
-            try:
-                await connection.execute(
-                    'insert into refold_findings (of_set, finding_id, partition, "offset", at, '
-                    "kind, run_id, detail, command, settled) select live, $1, 0, 0, now(), $2, $3, "
-                    "$4, $5, false from refold_live",
-                    *(name, kind, run_id, detail, command),
+        async def record() -> None:
+            async with Client(self.log_url, by="reconciliation") as client:
+                asked = (await client.state(run_id)).slots[slot]
+                finding = Finding(
+                    f"{asked.effect_key}/{kind}",
+                    *(kind, slot, asked.step, asked.effect_key, detail, command, "open", 0),
                 )
-            finally:
-                await close(connection)
+                await client.record_finding(run_id, finding)
 
-        self.do(add())
+        self.do(record())
+        self.caught_up()
 
     # ---- workers
 

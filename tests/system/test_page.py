@@ -758,13 +758,12 @@ def test_an_effect_is_found_by_its_key_and_by_its_run(tab: Open, stage: PageStag
 
 
 def test_findings_show_the_command_that_settles_them(tab: Open, stage: PageStage) -> None:
-    stage.add_finding(
-        "f-1", "here_not_there", "done", "<i>the bank has no such payment</i>", "refold why done"
-    )
+    told = "<i>the bank has no such payment</i>"
+    stage.find("done", "notify#1", "missing", told, "refold why done")
     with tab(Role.VIEWER) as one:
         one.go("/")
         one.page.click("a:has-text('1 finding not settled')")
-        row = one.page.locator("tbody tr", has_text="here not there")
+        row = one.page.locator("tbody tr", has_text="missing")
         assert "<i>the bank has no such payment</i>" in row.inner_text()
         assert "refold why done" in row.inner_text()
         row.locator("th a").click()
