@@ -3,9 +3,9 @@
 
 FROM python:3.13-slim AS build
 WORKDIR /src
-COPY requirements-demo.lock ./
+COPY requirements-services.lock ./
 RUN python -m venv /opt/refold \
- && /opt/refold/bin/pip install --no-cache-dir --require-hashes -r requirements-demo.lock
+ && /opt/refold/bin/pip install --no-cache-dir --require-hashes -r requirements-services.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY services services
 COPY schemas schemas

@@ -89,11 +89,13 @@ bench: $(VENV)/.dev ## measure refold on this machine (REFOLD_PEERS names the pe
 
 # ---- the house
 
-lock: $(VENV)/.dev ## write both lock files again from pyproject.toml (needs uv)
+lock: $(VENV)/.dev ## write the three lock files again from pyproject.toml (needs uv)
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 		--extra dev --group build --quiet --upgrade -o requirements-dev.lock
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 		--extra demo --group build --quiet -c requirements-dev.lock -o requirements-demo.lock
+	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+		--extra services --group build --quiet -c requirements-dev.lock -o requirements-services.lock
 
 hooks: $(VENV)/.dev ## let git run ruff, mypy and import-linter before each commit (needs pre-commit)
 	pre-commit install

@@ -31,6 +31,7 @@ IMPORTED_AS = {
     "pyjwt": "jwt",
     "pyyaml": "yaml",
 }
+LOCKS = ("requirements-demo.lock", "requirements-services.lock", "requirements-dev.lock")
 ADR_SECTIONS = ["Context", "Choice", "What we gave up"]
 
 
@@ -307,7 +308,7 @@ def test_no_file_names_a_home_directory_or_a_package_index() -> None:
 
 def test_lock_files_pin_every_package_with_hashes_and_agree() -> None:
     pins: dict[str, dict[str, str]] = {}
-    for name in ("requirements-demo.lock", "requirements-dev.lock"):
+    for name in LOCKS:
         text = (ROOT / name).read_text()
         assert not re.search(r"^\s*-(?!-hash)", text, re.MULTILINE), "a lock holds pins only"
         blocks = re.split(r"\n(?=\S)", text.strip())
@@ -316,8 +317,13 @@ def test_lock_files_pin_every_package_with_hashes_and_agree() -> None:
             assert pin, block.splitlines()[0]
             assert "--hash=sha256:" in block, f"{name}: {pin[1]} has no hash"
             pins.setdefault(name, {})[pin[1]] = pin[2]
-    demo, dev = pins["requirements-demo.lock"], pins["requirements-dev.lock"]
-    assert {name: version for name, version in demo.items() if dev.get(name) != version} == {}
+    dev = pins["requirements-dev.lock"]
+    for name in LOCKS:
+        differing = {one for one, version in pins[name].items() if dev.get(one) != version}
+        assert differing == set(), f"{name} pins others than requirements-dev.lock"
+    makefile = (ROOT / "Makefile").read_text()
+    assert [name for name in LOCKS if f"-o {name}" not in makefile] == []
+    assert {path.name for path in ROOT.glob("requirements*")} == set(LOCKS)
 
 
 def test_what_is_imported_is_declared() -> None:
