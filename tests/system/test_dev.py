@@ -10,12 +10,14 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlencode, urlsplit
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from refold.client import BlockingClient
 from refold_schemas.events import StepResolved
@@ -96,7 +98,7 @@ class Dev:
         return code
 
 
-def until(there: Callable[[], bool], told: Callable[[], str] = lambda: "it never came") -> None:
+def until(there: Callable[[], object], told: Callable[[], str] = lambda: "it never came") -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not there():
         assert time.monotonic() < deadline, told()
@@ -142,6 +144,20 @@ def get(url: str, place: str, form: dict[str, str] | None = None) -> tuple[int, 
         connection.close()
 
 
+def scrape(url: str) -> dict[tuple[str, ...], float]:
+    """What Prometheus would read: by name and the values of the labels, in their names' order."""
+    with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
+        text = answer.read().decode()
+    assert len(re.findall(r"(?m)^# TYPE (\S+)", text)) == len(
+        set(re.findall(r"(?m)^# TYPE (\S+)", text))
+    ), "no family comes twice"
+    return {
+        (one.name, *(one.labels[label] for label in sorted(one.labels))): one.value
+        for family in text_string_to_metric_families(text)
+        for one in family.samples
+    }
+
+
 def start(folder: Path, kind: str, run_id: str, *more: str, code: int = 0) -> Any:
     return call(
         folder, "start", "shop", "--input", json.dumps(kind), "--run-id", run_id, *more, code=code
@@ -152,14 +168,23 @@ def test_one_command_brings_everything_up_and_ctrl_c_ends_all_that_it_started(
     folder: Path,
 ) -> None:
     bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
-    dev = Dev(folder)
+    dev = Dev(folder, "--metrics-port", "0")
     try:
         url = dev.url
+        metrics_url = json.loads(dev.says('"ready"'))["metrics"]
         dev.says('"claimed"')
         assert start(folder, "card", "r1", "--wait")["result"] == "charged card!"
         until(lambda: "r1" in get(url, "/runs")[1])
         assert "charged card!" in get(url, "/run?id=r1")[1]
-        until(lambda: "last hour" in get(url, "/")[1])
+        until(lambda: re.search(r"<dt>completed</dt><dd>1 <small>last hour", get(url, "/")[1]))
+        scraped = scrape(metrics_url)
+        assert scraped["refold_runs_total", "completed", "shop"] == 1
+        assert scraped["refold_worker_commands_total",] == 1
+        assert scraped["refold_projector_records_total",] >= 4
+        assert scraped["refold_projector_lag_records", "0"] == 0
+        assert scraped["refold_gateway_requests_total", "GET", "/runs", "2xx"] >= 1
+        services = {labels[1] for name, *labels in scraped if name == "refold_service_info"}
+        assert services == {"worker", "projector", "gateway", "live"}
 
         second = call(folder, "dev", "shop:app", code=2)["error"]
         assert second["code"] == "R560"

@@ -20,6 +20,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from refold import App, Policy, RunContext
 from refold.client import Client
+from refold.gateway.metrics import GatewayMetrics
+from refold.gateway.roles import Role
 from refold.live.answers import routes
 from refold.live.embedded import EmbeddedFigures
 from refold.live.metrics import figure_samples
@@ -34,6 +36,7 @@ from refold.worker.metrics import WorkerMetrics
 from refold_projections.figures import Figures, PartitionFigures
 from refold_schemas.errors.live import OptionalPartMissing, PortRefused, TracesRefused
 from refold_tools.cli.observing import Observing
+from support.gateway_lab import GatewayLab, play
 from support.live_history import history
 from support.otlp import Collector, collector
 from support.written_log import CODEC
@@ -199,6 +202,52 @@ def test_the_document_lists_every_metric_with_its_labels_and_meaning() -> None:
         for m in CATALOGUE
     }
     assert listed == expected
+
+
+def test_a_gateway_counts_by_template_never_by_id_and_says_whom_it_refuses(
+    tmp_path: Path,
+) -> None:
+    texts: list[bytes] = []
+
+    async def scene(lab: GatewayLab) -> None:
+        scrape = exposition([GatewayMetrics(lab.shell)])
+        await lab.start("echo", 1, "run-48211")
+        for path in ("/api/v1/runs/run-48211/boundary", "/api/v1/runs/gone-1/boundary", "/none-1"):
+            await lab.call("GET", path)
+        assert (await lab.http.get("/api/v1/health")).status_code == 401
+        refused = await lab.call("POST", "/api/v1/runs/run-48211/cancel", Role.VIEWER, json={})
+        assert refused.status_code == 403
+        await lab.http.request("BREW", "/api/v1/health/live")
+        headers = lab.headers(Role.VIEWER, name="busy")
+        for _ in range(5):
+            answer = await lab.http.get("/api/v1/health", headers=headers)
+        assert answer.status_code == 429
+        texts.append(await asyncio.to_thread(scrape))
+
+    play(tmp_path, scene, rate_per_s=0.001, rate_burst=4)
+    text = texts[0]
+    requests = values(text, "refold_gateway_requests_total")  # labels: method, route, status
+    boundary = "/api/v1/runs/{run_id}/boundary"
+    assert requests["GET", boundary, "2xx"] == requests["GET", boundary, "4xx"] == 1
+    assert requests["POST", "/api/v1/runs", "2xx"] == 1
+    assert requests["POST", "/api/v1/runs/{run_id}/cancel", "4xx"] == 1
+    assert requests["GET", "none", "4xx"] == 1
+    assert {method for method, _, _ in requests} == {"GET", "POST", "other"}
+    assert b"48211" not in text
+    assert b"gone-1" not in text
+    assert b"none-1" not in text
+    assert values(text, "refold_gateway_request_seconds_count")["GET", boundary] == sum(
+        count for (_, route, _), count in requests.items() if route == boundary
+    )
+    assert values(text, "refold_gateway_commands_total") == {("StartRun",): 1}
+    assert values(text, "refold_gateway_unauthenticated_total") == {(): 1}
+    assert values(text, "refold_gateway_role_missing_total") == {("viewer",): 1}
+    assert values(text, "refold_gateway_rate_limited_total")[("caller",)] == 1
+    assert values(text, "refold_gateway_streams") == {(): 0}
+    ours = set(re.findall(r"^# TYPE (refold_\w+) ", text.decode(), re.MULTILINE))
+    with_a_database = {name for name in BY_NAME if name.startswith("refold_gateway_connections_")}
+    of_gateway = {m.name for m in CATALOGUE if m.of in ("gateway", "every service")}
+    assert ours == of_gateway - with_a_database
 
 
 # ---- dashboards and alerts

@@ -238,6 +238,7 @@ class Views:
         self._acquire_s, self._statement_s = acquire_s, statement_s
         self.connections_max = connections_max
         self._free = asyncio.Semaphore(connections_max)
+        self._waiting = 0
         self._pool: Any = None
         self._opening = asyncio.Lock()
         self._failed: tuple[float, DatabaseUnavailable] | None = None
@@ -256,6 +257,11 @@ class Views:
     def free(self) -> int:
         """How many further questions would get a connection at once."""
         return self._free._value
+
+    @property
+    def waiting(self) -> int:
+        """How many questions wait for a connection."""
+        return self._waiting
 
     async def page(self, asked: Asked, *, cursor: str | None = None, limit: int = 100) -> Page:
         """One page of a list.
@@ -326,6 +332,7 @@ class Views:
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:
         """A connection for one question. What goes wrong with it is told in our words."""
+        self._waiting += 1
         try:
             # Waiting happens here and nowhere else: a waiter that gives up has taken nothing.
             async with asyncio.timeout(self._acquire_s):
@@ -334,6 +341,8 @@ class Views:
             raise NoConnection(
                 f"all {self.connections_max} connections were taken for {self._acquire_s:g} s"
             ) from None
+        finally:
+            self._waiting -= 1
         try:
             pool = await self._opened()
             connection = await pool.acquire(timeout=CONNECT_S)

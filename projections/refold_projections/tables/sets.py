@@ -23,6 +23,30 @@ class Beside(NamedTuple):
     begun: bool
 
 
+class Building(NamedTuple):
+    """A rebuild that is under way, or was stopped: records in the other set, and those it lacks."""
+
+    done: int
+    left: int
+
+
+async def building(connection: Connection, names: Names, live: str) -> Building | None:
+    """How far the set beside the live one is; None where it is not being built."""
+    other = names.other(live)
+    state = await connection.fetchval(
+        f"select state from {names.schema}.refold_sets where name = $1", other
+    )
+    if state != "building":
+        return None
+    row = await connection.fetchrow(
+        "select coalesce(sum(beside.offset_next), 0)::bigint, coalesce(sum(greatest("
+        "live.log_end - coalesce(beside.offset_next, 0), 0)), 0)::bigint "
+        f"from {names.of_set(live)}.positions live "
+        f"left join {names.of_set(other)}.positions beside using (partition)"
+    )
+    return Building(row[0], row[1])
+
+
 async def reserve(connection: Connection, names: Names) -> Beside:
     """Take the other set for a rebuild, for as long as the connection lives.
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import uuid
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -163,6 +164,8 @@ class Client:
         self._feeds: dict[int, PartitionFeed] = {}
         self._is_open = False
         self._routed = 0
+        self.sent: Counter[str] = Counter()
+        """Commands that the log has acknowledged, by their kind."""
 
     async def __aenter__(self) -> Self:
         """Open the log (if the client was given a URL). Raises LogUnavailable, LogMissing."""
@@ -577,6 +580,7 @@ class Client:
         try:
             if within is None:
                 await outbox.send(command)
+                self.sent[type(command).__name__] += 1
             else:
                 left_s = within.total_seconds() - (loop.time() - begun)
                 sending = outbox.send(command)
@@ -587,6 +591,7 @@ class Client:
                         command.command_id,
                         f"it had not answered within {max(within.total_seconds(), SEND_MIN_S):g} s",
                     )
+                self.sent[type(command).__name__] += 1
                 left_s = within.total_seconds() - (loop.time() - begun)
                 await asyncio.wait({decided}, timeout=max(left_s, 0.0))
                 if not decided.done():

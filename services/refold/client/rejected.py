@@ -65,6 +65,7 @@ async def publish_again(
     outbox = Outbox(client.log, client.codec, place, client.signer)
     try:
         await outbox.send(command)
+        client.sent[type(command).__name__] += 1
     finally:
         await outbox.close()
     return Again(command, place, fresh)

@@ -104,6 +104,7 @@ async def _life(
         shell = getattr(app.state, "shell", None)
         if isinstance(shell, Shell):
             app.state.gateway.under_way = lambda: shell.under_way
+            app.state.gateway.counted = shell.counted
         try:
             yield
         finally:

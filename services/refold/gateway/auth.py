@@ -10,6 +10,7 @@ from fastapi.routing import APIRoute
 from fastapi.security import APIKeyCookie, HTTPBearer
 from fastapi.staticfiles import StaticFiles
 
+from refold.gateway.counted import CALLERS, FAILURES
 from refold.gateway.identity import Caller
 from refold.gateway.roles import READ, Role, words
 from refold.gateway.sessions import COOKIE, CSRF_HEADER
@@ -45,14 +46,26 @@ class Requires:
         """Raises NotAuthenticated, RateLimited, ForgeryRefused, RoleMissing."""
         gateway = gateway_of(request)
         caller = await identify(request, gateway)
-        wait_s = gateway.rates.take(caller.key)
-        if wait_s:
-            raise RateLimited(caller.who, gateway.settings.rate_per_s, wait_s)
+        check_rate(gateway, caller)
         check_origin(request, gateway, caller, request.headers.get(CSRF_HEADER, ""))
-        if not caller.may(self.allowed):
-            has = words(caller.roles) if caller.roles else "none"
-            raise RoleMissing(caller.who, has, words(self.allowed))
+        check_role(gateway, caller, self.allowed)
         return caller
+
+
+def check_rate(gateway: Gateway, caller: Caller) -> None:
+    """Count a request of the caller. Raises RateLimited."""
+    wait_s = gateway.rates.take(caller.key)
+    if wait_s:
+        gateway.counted.rate_limited[CALLERS] += 1
+        raise RateLimited(caller.who, gateway.settings.rate_per_s, wait_s)
+
+
+def check_role(gateway: Gateway, caller: Caller, allowed: frozenset[Role]) -> None:
+    """That the caller has one of those roles. Raises RoleMissing."""
+    if not caller.may(allowed):
+        gateway.counted.role(caller)
+        has = words(caller.roles) if caller.roles else "none"
+        raise RoleMissing(caller.who, has, words(allowed))
 
 
 class Anybody:
@@ -113,10 +126,12 @@ async def identify(request: Request, gateway: Gateway) -> Caller:
     address = request.client.host if request.client is not None else "?"
     wait_s = gateway.failures.wait_s(address)
     if wait_s:
+        gateway.counted.rate_limited[FAILURES] += 1
         raise RateLimited(f"{address} with refused tokens", gateway.failures.per_s, wait_s)
     try:
         return await _identified(request, gateway)
     except NotAuthenticated:
+        gateway.counted.unauthenticated += 1
         if "authorization" in request.headers or COOKIE in request.cookies:
             gateway.failures.take(address)  # somebody may be guessing; who brings nothing is not
         raise

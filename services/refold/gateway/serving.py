@@ -9,6 +9,7 @@ import uvicorn
 
 from refold.client import Client
 from refold.gateway.app import Minutes, create_app
+from refold.gateway.metrics import GatewayMetrics
 from refold.gateway.settings import GatewaySettings
 from refold.gateway.state import Gateway
 from refold_schemas.errors.gateway import AddressTaken, GatewayUnsafe
@@ -44,15 +45,19 @@ async def serve(
     stopping: asyncio.Event,
     on_ready: Callable[[str, Client], None] | None = None,
     figures: Minutes | None = None,
+    on_open: Callable[[GatewayMetrics], None] | None = None,
 ) -> None:
     """Serve until `stopping` is set; then streams end, requests have `drain_s` to do so.
 
-    `on_ready(url, client)` is told once connections are taken. Raises GatewayUnsafe,
+    `on_ready(url, client)` is told once connections are taken, `on_open` before, with what metrics
+    are read from. Raises GatewayUnsafe,
     TokensUnusable, AddressTaken, and what the client raises where the log cannot be opened.
     """
     async with Client(settings.log_url, by="gateway") as client:
         shell = create_app(settings, lambda: nullcontext(client), figures)
         check_callers(settings)
+        if on_open is not None:
+            on_open(GatewayMetrics(shell))
         with _listening(settings) as listener:
             url = _url(settings, listener)
             config = uvicorn.Config(

@@ -5,9 +5,11 @@ Plain ASGI, since it must see requests that no route ever sees, and the bytes as
 
 import asyncio
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
+from refold.gateway.counted import Counted, route_of
 from refold.gateway.paths import routed
 from refold.gateway.problems import answer, tell_defect
 from refold.gateway.settings import GatewaySettings
@@ -70,6 +72,7 @@ class Shell:
         self.app, self._settings = app, settings
         self._hosts = LOOPBACK if settings.insecure else frozenset(settings.trusted_hosts)
         self.under_way = 0
+        self.counted = Counted()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -82,11 +85,13 @@ class Shell:
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id = scope["refold.request_id"] = secrets.token_hex(8)
         started = False
+        came_s = time.monotonic()
 
         async def sending(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
+                self._count(scope, message["status"], came_s)
                 own = (*HEADERS, (b"x-request-id", request_id.encode()))
                 given = [(name.lower(), value) for name, value in message.get("headers", ())]
                 names = {name for name, _ in given}
@@ -122,8 +127,14 @@ class Shell:
             assert isinstance(told, RefoldError)
             await answer(told, request_id)(scope, receive, sending)
         finally:
+            if not started:  # its reader went, or the process ends
+                self._count(scope, 0, came_s)
             if slot is not None:
                 slot.release()
+
+    def _count(self, scope: Scope, status: int, came_s: float) -> None:
+        took_s = time.monotonic() - came_s
+        self.counted.request(route_of(scope), scope["method"], status, took_s)
 
     def _check(self, scope: Scope) -> Mapping[bytes, bytes]:
         """Limits that need no body; also puts the path as it is routed."""

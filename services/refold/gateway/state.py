@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from fastapi import Request
 
 from refold.client import Client
+from refold.gateway.counted import Counted
 from refold.gateway.rates import Rates
 from refold.gateway.settings import GatewaySettings
 from refold.gateway.tokens import TokenFile
@@ -37,6 +38,7 @@ class Gateway:
     streams: "Streams"
     views: Views | None = None
     draining: asyncio.Event = field(default_factory=asyncio.Event)
+    counted: Counted = field(default_factory=Counted)
     under_way: Callable[[], int] = lambda: 0
     """How many requests are being answered."""
 

@@ -8,10 +8,12 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
 from refold.engine.learning import learn
+from refold.live.metrics import figure_samples
 from refold.live.service import now_ms
 from refold.log import Log, Topic
 from refold.log.port import Record
 from refold.settings.registry import open_registry
+from refold.telemetry import Sample
 from refold.telemetry.tracing import SpanSender
 from refold_projections.figures import Figures, PartitionFigures, RecordsChanged, Source
 from refold_schemas.codec import Codec
@@ -45,9 +47,26 @@ class EmbeddedFigures:
         self.figures = Figures(self._sources, clock)
         self.restarts = 0
         """How often a partition was counted anew because the log was cut or trimmed under it."""
+        self._ends: dict[int, int] = {}
 
     def _sources(self) -> Mapping[int, Source]:
         return dict(self._partitions)
+
+    def samples(self) -> Iterable[Sample]:
+        """What `refold live` exports, of this process. Call it in the loop."""
+        from refold import __version__
+
+        yield Sample("refold_service_info", ("live", __version__, self._log.facts.namespace), 1)
+        yield Sample("refold_live_partitions", (), len(self._partitions))
+        read = sum(one.read for one in self._partitions.values())
+        yield Sample("refold_live_records_total", (), read)
+        for partition, end in self._ends.items():
+            lag = max(end - self.of(partition).position.offset_next, 0)
+            yield Sample("refold_live_lag_records", (str(partition),), lag)
+        if self._spans is not None:
+            yield Sample("refold_spans_sent_total", (), self._spans.sent)
+            yield Sample("refold_spans_dropped_total", (), self._spans.dropped)
+        yield from figure_samples(self.figures)
 
     def of(self, partition: int) -> PartitionFigures:
         """The figures of a partition."""
@@ -102,6 +121,7 @@ class EmbeddedFigures:
             offset = figures.position.offset_next
             try:
                 start, end = await log.bounds(Topic.EVENTS, partition)
+                self._ends[partition] = end
                 if present is None:
                     present = end
                 if end < offset:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -10,10 +11,12 @@ from refold.engine.marks import Marks
 from refold.log import Log, Record, Topic
 from refold.projector.seeding import seed
 from refold.projector.settings import ProjectorSettings, Tell, event
+from refold.projector.stats import ProjectorStats
 from refold_projections.fold import Applied, Mark
 from refold_projections.tables.book import Rows
 from refold_projections.tables.database import Pool, is_refused, told
 from refold_projections.tables.following import At, Following
+from refold_projections.tables.shapes import TABLES
 from refold_projections.tables.store import Store, Token
 from refold_schemas.errors import OffsetOutOfRange, SchemaUnavailable
 from refold_schemas.errors.tables import LogShorterThanTables, RowRefused, TablesBehindLog
@@ -58,8 +61,9 @@ class PartitionProjector:
         share: Callable[[], int] = lambda: 1,
         tell: Tell = lambda _: None,
         observe: Observe | None = None,
+        stats: ProjectorStats | None = None,
     ) -> None:
-        """`share`: among how many partitions the memory is divided."""
+        """`share`: among how many partitions the memory is divided; `stats`: where it counts."""
         self._log, self._partition, self._store, self._pool = log, partition, store, pool
         self._writer, self._settings, self._share = writer, settings, share
         self._tell, self._observe = tell, observe
@@ -70,8 +74,8 @@ class PartitionProjector:
         """Runs in memory by when they were touched last, with about what they take."""
         self._bytes = 0
         self.progress = Progress(0, 0)
-        self.events_applied = 0
-        self.batches = 0
+        self._stats = stats or ProjectorStats()
+        self._looked_s = 0.0
         self.generation = 0
         """That of the live set, as the last batch saw it."""
 
@@ -144,6 +148,7 @@ class PartitionProjector:
                     raise TablesBehindLog(self._partition, offset, error.start) from error
                 if records:
                     await self._apply(records, stopping, until)
+                    await self._look_now_and_then()
                     continue
                 await self._written()
                 end = await self._look_at_end()
@@ -165,6 +170,15 @@ class PartitionProjector:
             raise LogShorterThanTables(self._partition, offset, f"it ends at {end}")
         self.progress = Progress(offset, end)
         return end
+
+    async def _look_now_and_then(self) -> None:
+        """Look where the log ends while it is being read: else who never catches up has no lag."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s < self._settings.look_every_s:
+            return
+        self._looked_s = now_s
+        _, end = await self._log.bounds(Topic.EVENTS, self._partition)
+        self.progress = Progress(self.progress.offset_next, max(end, self.progress.log_end))
 
     async def _wait(self, offset: int, stopping: asyncio.Event) -> None:
         waiting = asyncio.ensure_future(
@@ -246,6 +260,7 @@ class PartitionProjector:
     ) -> None:
         end = max(self.progress.log_end, at.position.offset_next)
         async with self._pool.connection() as connection:
+            began_s = time.monotonic()
             try:
                 self.generation = await self._store.put(
                     connection, self._partition, rows, at, before, after, end
@@ -256,9 +271,9 @@ class PartitionProjector:
                         self._partition, at.position.offset_next, told(error)
                     ) from error
                 raise
-        self.progress = Progress(at.position.offset_next, end)
-        self.events_applied += count
-        self.batches += 1
+        self.progress = Progress(at.position.offset_next, max(end, self.progress.log_end))
+        counts = ((table, len(getattr(rows, table))) for table in TABLES)
+        self._stats.batch(count, time.monotonic() - began_s, counts)
         if self._observe is not None:
             self._observe(self._partition, seen)
 

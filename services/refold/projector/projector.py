@@ -11,12 +11,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from refold.log import Log, Shared
 from refold.projector.partition import Observe, PartitionProjector, Progress
 from refold.projector.settings import ProjectorSettings, Tell, event
+from refold.projector.stats import DATABASE, LOG, REGISTRY, ProjectorStats
 from refold.settings import time_zone
 from refold.settings.registry import open_registry
 from refold_projections.tables import database
 from refold_projections.tables.database import Pool
 from refold_projections.tables.migrating import migrate
 from refold_projections.tables.names import names_in
+from refold_projections.tables.sets import Building, building
 from refold_projections.tables.store import Live, Store, Superseded, live_of
 from refold_schemas.codec import Codec
 from refold_schemas.errors import LogUnavailable, RefoldError, SchemaUnavailable
@@ -71,6 +73,10 @@ class Projector:
         self._stops: dict[int, asyncio.Event] = {}
         self._projectors: dict[int, PartitionProjector] = {}
         self._away: dict[int, str] = {}
+        """Of each partition that waits (-1: all of them) for what."""
+        self.stats = ProjectorStats()
+        self.rebuild: Building | None = None
+        """How far a rebuild of the other set is, as it was looked at last."""
 
     # ---- for whoever runs it
 
@@ -81,28 +87,17 @@ class Projector:
     @property
     def progress(self) -> Mapping[int, Progress]:
         """How far each partition is that this process has."""
-        return {partition: one.progress for partition, one in self._projectors.items()}
+        return {partition: one.progress for partition, one in list(self._projectors.items())}
 
-    def metrics(self) -> Mapping[str, Mapping[tuple[tuple[str, str], ...], float]]:
-        """Figures for Prometheus: by name, and of each by its labels.
+    @property
+    def away(self) -> frozenset[str]:
+        """What is waited for: database, log, registry."""
+        return frozenset(list(self._away.values()))
 
-        `refold_projector_lag_records`, `_offset_next`, `_log_end`, `_events_total` and
-        `_batches_total` of each partition, `refold_projector_up`: 0 while log or database are away.
-        """
-        found: dict[str, dict[tuple[tuple[str, str], ...], float]] = {
-            "refold_projector_up": {(): 0.0 if self._away else 1.0}
-        }
-        for partition, one in self._projectors.items():
-            label = (("partition", str(partition)),)
-            for name, value in (
-                ("lag_records", one.progress.lag),
-                ("offset_next", one.progress.offset_next),
-                ("log_end", one.progress.log_end),
-                ("events_total", one.events_applied),
-                ("batches_total", one.batches),
-            ):
-                found.setdefault(f"refold_projector_{name}", {})[label] = float(value)
-        return found
+    @property
+    def generation(self) -> int:
+        """That of the live set, 0 before it was looked at."""
+        return 0 if self._live is None else self._live.generation
 
     async def run(self) -> None:
         """Create or migrate the tables, then follow until `stop`.
@@ -177,6 +172,7 @@ class Projector:
             store = Store(self.names, live.name, self.codec)
             ends = {p: one.progress.log_end for p, one in self._projectors.items()}
             await store.looked(connection, ends)
+            self.rebuild = await building(connection, self.names, live.name)
         owned = await self._owned()
         for partition in set(self._tasks) - owned:
             self._stops[partition].set()
@@ -203,6 +199,7 @@ class Projector:
             share=lambda: len(self._tasks),
             tell=self._tell,
             observe=self._observe,
+            stats=self.stats,
         )
         self._tasks[partition] = asyncio.create_task(self._keep_up(one, partition, stop))
 
@@ -234,6 +231,7 @@ class Projector:
                 self._is_back(partition)
                 return
             except Superseded:
+                self.stats.refused += 1
                 self._tell(event("superseded", partition, "another projector writes it, too"))
             except Exception as error:
                 if database.is_missing(error):
@@ -243,7 +241,10 @@ class Projector:
                 reason = error.message if isinstance(error, RefoldError) else database.told(error)
                 if partition not in self._away:
                     self._tell(event("waiting", partition, f"{reason}; tried again until it works"))
-                self._away[partition] = reason
+                service = self._service(error)
+                if service not in self.away:  # one outage, whichever partitions notice it
+                    self.stats.outages[service] += 1
+                self._away[partition] = service
             if stopping.is_set() or self._stopping.is_set():
                 return
             if asyncio.get_running_loop().time() - began > 2 * self.settings.retry_max_s:
@@ -262,6 +263,12 @@ class Projector:
         if isinstance(error, LogUnavailable | DatabaseUnavailable):
             return True
         return not isinstance(error, RefoldError) and database.is_away(error)
+
+    @staticmethod
+    def _service(error: Exception) -> str:
+        if isinstance(error, SchemaUnavailable):
+            return REGISTRY
+        return LOG if isinstance(error, LogUnavailable) else DATABASE
 
     async def _pause(self, seconds: float, stopping: asyncio.Event | None = None) -> None:
         waits = [asyncio.ensure_future(self._stopping.wait())]

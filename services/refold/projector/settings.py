@@ -28,8 +28,8 @@ class ProjectorSettings:
 
 @dataclass(frozen=True, slots=True)
 class ProjectorEvent:
-    """Something worth telling. `kind`: started, migrated, seeded, waiting, going_on, superseded,
-    swapped, stopped; `partition` is -1 where it is of all."""
+    """Something worth telling. `kind`: metrics, started, migrated, seeded, waiting, going_on,
+    superseded, swapped, stopped; `partition` is -1 where it is of all."""
 
     kind: str
     partition: int

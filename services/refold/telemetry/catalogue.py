@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 WORKER, LIVE, EVERY = "worker", "live", "every service"
+PROJECTOR, GATEWAY = "projector", "gateway"
 
 
 class Metric(NamedTuple):
@@ -39,6 +40,7 @@ class Sample(NamedTuple):
 
 
 _STEP = ("run", "step")
+_REQUEST = ("route", "method")
 
 CATALOGUE: tuple[Metric, ...] = (
     Metric("refold_service_info", GAUGE, ("service", "version", "namespace"), EVERY, "Always 1."),
@@ -127,6 +129,151 @@ CATALOGUE: tuple[Metric, ...] = (
         (),
         WORKER,
         "How long ago the engine's loop gave its last sign of life.",
+    ),
+    # ---- the projector: from its fields, of this process
+    Metric(
+        "refold_projector_partitions", GAUGE, (), PROJECTOR, "Partitions that this process follows."
+    ),
+    Metric("refold_projector_records_total", COUNTER, (), PROJECTOR, "Records applied, committed."),
+    Metric(
+        "refold_projector_rows_total",
+        COUNTER,
+        ("table",),
+        PROJECTOR,
+        "Rows put with them, new ones and changed ones.",
+    ),
+    Metric("refold_projector_batches_total", COUNTER, (), PROJECTOR, "Batches committed."),
+    Metric(
+        "refold_projector_batch_seconds",
+        HISTOGRAM,
+        (),
+        PROJECTOR,
+        "From a batch's first statement to its commit.",
+    ),
+    Metric(
+        "refold_projector_position_offset",
+        GAUGE,
+        ("partition",),
+        PROJECTOR,
+        "The next record of a partition of this process that is not in its rows.",
+    ),
+    Metric(
+        "refold_projector_lag_records",
+        GAUGE,
+        ("partition",),
+        PROJECTOR,
+        "Records of a partition of this process that are not in its rows.",
+    ),
+    Metric(
+        "refold_projector_commits_refused_total",
+        COUNTER,
+        (),
+        PROJECTOR,
+        "Batches that were not written because another projector had written. Nothing is lost.",
+    ),
+    Metric(
+        "refold_projector_outages_total",
+        COUNTER,
+        ("service",),
+        PROJECTOR,
+        "Times that database, log or registry came to be away.",
+    ),
+    Metric(
+        "refold_projector_away",
+        GAUGE,
+        ("service",),
+        PROJECTOR,
+        "1 while database, log or registry is away and waited for.",
+    ),
+    Metric(
+        "refold_projector_generation",
+        GAUGE,
+        (),
+        PROJECTOR,
+        "Rises with each swap of the two sets of tables; 0 before the tables were seen.",
+    ),
+    Metric(
+        "refold_projector_rebuild_records",
+        GAUGE,
+        (),
+        PROJECTOR,
+        "Records in the set that is being rebuilt; left out while none is.",
+    ),
+    Metric(
+        "refold_projector_rebuild_lag_records",
+        GAUGE,
+        (),
+        PROJECTOR,
+        "Records that the set lacks which is being rebuilt, or whose rebuild was stopped.",
+    ),
+    # ---- the gateway: from its fields, of this process
+    Metric(
+        "refold_gateway_requests_total",
+        COUNTER,
+        (*_REQUEST, "status"),
+        GATEWAY,
+        "Requests by the route's template and the class of the answer's status: 2xx to 5xx, none "
+        "where the reader went before.",
+    ),
+    Metric(
+        "refold_gateway_request_seconds",
+        HISTOGRAM,
+        _REQUEST,
+        GATEWAY,
+        "From a request's coming to the beginning of its answer.",
+    ),
+    Metric(
+        "refold_gateway_requests_under_way",
+        GAUGE,
+        (),
+        GATEWAY,
+        "Requests that are being answered, streams not among them.",
+    ),
+    Metric("refold_gateway_streams", GAUGE, (), GATEWAY, "Readers of server-sent events of a run."),
+    Metric(
+        "refold_gateway_rate_limited_total",
+        COUNTER,
+        ("limit",),
+        GATEWAY,
+        "Requests refused as too many: of a caller, or failures of one address to say who it is.",
+    ),
+    Metric(
+        "refold_gateway_unauthenticated_total",
+        COUNTER,
+        (),
+        GATEWAY,
+        "Requests refused because nobody is known to send them.",
+    ),
+    Metric(
+        "refold_gateway_role_missing_total",
+        COUNTER,
+        ("role",),
+        GATEWAY,
+        "Requests refused for their caller's roles, by the roles that the caller has.",
+    ),
+    Metric(
+        "refold_gateway_commands_total",
+        COUNTER,
+        ("kind",),
+        GATEWAY,
+        "Commands sent that the log has acknowledged.",
+    ),
+    Metric(
+        "refold_gateway_connections_in_use",
+        GAUGE,
+        (),
+        GATEWAY,
+        "Connections to Postgres with a question under way; left out without a database.",
+    ),
+    Metric(
+        "refold_gateway_connections_max", GAUGE, (), GATEWAY, "So many connections there may be."
+    ),
+    Metric(
+        "refold_gateway_connections_waiting",
+        GAUGE,
+        (),
+        GATEWAY,
+        "Questions that wait for a connection.",
     ),
     # ---- live figures: of durable events that count, in the whole namespace
     Metric(

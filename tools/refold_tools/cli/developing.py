@@ -8,7 +8,13 @@ from typing import Annotated
 
 import typer
 
-from refold_tools.cli.options import AppArgument, JsonOption, LogOption, asker
+from refold_tools.cli.options import (
+    AppArgument,
+    JsonOption,
+    LogOption,
+    MetricsPortOption,
+    asker,
+)
 
 FOLDER = Path(".refold")
 
@@ -32,6 +38,7 @@ def dev(
     page: Annotated[
         bool, typer.Option("--page/--no-page", help="Without it: the worker alone.")
     ] = True,
+    metrics_port: MetricsPortOption = None,
     log: LogOption = None,
     as_json: JsonOption = False,
 ) -> int:
@@ -39,15 +46,26 @@ def dev(
 
     Makes the log if it is missing, and a Postgres under .refold/ unless REFOLD_DATABASE_URL names
     one. Runs go on where they were: that is what the log is for. Ctrl-C ends all that it started.
+    Prometheus is answered for all of them on one port.
     """
     from refold.settings import TIME_ZONE_DEFAULT, load_settings, log_url, time_zone
+    from refold_tools.cli.observing import observing
     from refold_tools.dev import Development, Plan
+    from refold_tools.dev.metrics import Listening, free_port
 
     settings = load_settings()
     url = log_url(log)
     command = [sys.executable, "-m", "refold_tools.cli", "worker", target, "--log", url]
     if as_json:
         command.append("--json")
+    seen = observing(settings, metrics_port, None)
+    listening = None
+    if seen.metrics_port is not None:
+        worker_port = seen.metrics_port
+        if page:  # the page's process answers for both
+            worker_port = free_port()
+            listening = Listening(seen.host, seen.metrics_port, worker_port)
+        command += ["--metrics-port", str(worker_port)]
     plan = Plan(
         command=command,
         watched=(Path.cwd(), *(watch or ())),
@@ -58,13 +76,16 @@ def dev(
         database_url=settings.database_url,
         port=port,
         page=page,
+        listening=listening,
     )
 
-    def ready(page_url: str | None) -> None:
+    def ready(page_url: str | None, metrics_url: str | None) -> None:
         if as_json:
-            print(json.dumps({"event": "ready", "url": page_url}), flush=True)
+            said = {"event": "ready", "url": page_url, "metrics": metrics_url}
+            print(json.dumps(said), flush=True)
         elif page_url is not None:
-            _say(f"ready: {page_url}  (Ctrl-C ends everything)")
+            at = "" if metrics_url is None else f"; metrics at {metrics_url}"
+            _say(f"ready: {page_url}{at}  (Ctrl-C ends everything)")
 
     development = Development(plan, _say, ready)
     code = development.run(lambda: asyncio.run(_make(url)))

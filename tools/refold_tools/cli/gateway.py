@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from refold_tools.cli.options import JsonOption, LogOption
+from refold_tools.cli.options import JsonOption, LogOption, MetricsPortOption
 
 if TYPE_CHECKING:
     from refold.client import Client
+    from refold.gateway.metrics import GatewayMetrics
     from refold.gateway.settings import GatewaySettings
     from refold.gateway.tokens import Token
+    from refold.telemetry.serving import Server
+    from refold_tools.cli.observing import Observing
 
 gateway = typer.Typer(
     help="Answer over HTTP what the command line answers, with roles.",
@@ -72,6 +75,7 @@ def serve(
     ] = False,
     file: TokensOption = None,
     database: DatabaseOption = None,
+    metrics_port: MetricsPortOption = None,
     log: LogOption = None,
     as_json: JsonOption = False,
 ) -> int:
@@ -84,8 +88,10 @@ def serve(
     _check_installed()
     from refold.gateway.environment import settings_from
     from refold.settings import load_settings, log_url
+    from refold_tools.cli.observing import observing
 
     settings = load_settings()
+    seen = observing(settings, metrics_port, None)
     wanted = settings_from(
         log_url=log_url(log),
         database_url=database or settings.database_url,
@@ -95,26 +101,40 @@ def serve(
         port=port,
         tokens=file,
     )
-    return asyncio.run(_serve(wanted, as_json=as_json))
+    return asyncio.run(_serve(wanted, seen, as_json=as_json))
 
 
-async def _serve(settings: "GatewaySettings", *, as_json: bool) -> int:
+async def _serve(settings: "GatewaySettings", seen: "Observing", *, as_json: bool) -> int:
     from refold.gateway.serving import serve
     from refold_tools.cli.output import print_json, say
     from refold_tools.cli.signals import stop_on_signals
 
+    opened: list[Server] = []
+
+    def open_metrics(samples: "GatewayMetrics") -> None:
+        server = seen.serve(lambda _: [samples])
+        if server is not None:
+            opened.append(server)
+
     def ready(url: str, client: "Client") -> None:
         facts = client.log.facts
+        metrics = f"http://{opened[0].host}:{opened[0].port}/metrics" if opened else None
         if as_json:
-            print_json({"url": url, "namespace": facts.namespace, "insecure": settings.insecure})
+            said = {"url": url, "namespace": facts.namespace, "insecure": settings.insecure}
+            print_json({**said, "metrics": metrics})
         else:
             who = "everybody, with every role" if settings.insecure else "those with a token"
             lists = "with lists" if settings.database_url else "without lists: no database is set"
-            say(f"serving {facts.namespace} in {client.log.url} at {url} for {who}, {lists}")
+            at = "" if metrics is None else f"; metrics at {metrics}"
+            say(f"serving {facts.namespace} in {client.log.url} at {url} for {who}, {lists}{at}")
 
     stopping = asyncio.Event()
-    with stop_on_signals(stopping.set):
-        await serve(settings, stopping, ready)
+    try:
+        with stop_on_signals(stopping.set):
+            await serve(settings, stopping, ready, on_open=open_metrics)
+    finally:
+        for server in opened:
+            server.close()
     if as_json:
         print_json({"stopped": True})
     else:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from refold_tools.cli.options import JsonOption, LogOption, TimeZoneOption
+from refold_tools.cli.options import JsonOption, LogOption, MetricsPortOption, TimeZoneOption
 
 if TYPE_CHECKING:
     from refold.log import Log
     from refold.projector.rebuilding import Rebuilt, Step
     from refold.projector.settings import ProjectorEvent
     from refold.projector.verifying import Verified
+    from refold_tools.cli.observing import Observing
 
 DatabaseOption = Annotated[
     str | None,
@@ -42,6 +43,7 @@ def projector(
     database: DatabaseOption = None,
     schema: SchemaOption = "public",
     time_zone: TimeZoneOption = None,
+    metrics_port: MetricsPortOption = None,
     log: LogOption = None,
     as_json: JsonOption = False,
 ) -> int:
@@ -51,21 +53,32 @@ def projector(
     on Kafka. While the database or the log is away it waits and says so. --time-zone is that of the
     sentences in the tables.
     """
-    return asyncio.run(_projector(database, schema, time_zone, log, as_json=as_json))
+    from refold.settings import load_settings
+    from refold_tools.cli.observing import observing
+
+    seen = observing(load_settings(), metrics_port, None)
+    return asyncio.run(_projector(database, schema, time_zone, log, seen, as_json=as_json))
 
 
 async def _projector(
-    given: str | None, schema: str, time_zone: str | None, log_given: str | None, *, as_json: bool
+    given: str | None,
+    schema: str,
+    time_zone: str | None,
+    log_given: str | None,
+    seen: "Observing",
+    *,
+    as_json: bool,
 ) -> int:
     from refold.log import open_log
     from refold.projector import Projector, ProjectorSettings
-    from refold.settings import database_url, load_settings, log_url
+    from refold.projector.metrics import ProjectorMetrics
+    from refold.projector.settings import event
+    from refold.settings import database_url, log_url
     from refold.worker import tune_process
     from refold_tools.cli.inputs import zone_of
     from refold_tools.cli.output import print_json, say
     from refold_tools.cli.signals import stop_on_signals
 
-    load_settings()
     url, zone = database_url(given), zone_of(time_zone)
     log = open_log(log_url(log_given))
     await log.open(create=False)
@@ -87,9 +100,14 @@ async def _projector(
         style = {"waiting": "yellow", "going_on": "green"}.get(one.kind, "")
         say(f"{at:%H:%M:%S}  {where}{one.text}", style)
 
+    metrics = None
     try:
         settings = ProjectorSettings(schema=schema, time_zone=str(zone))
         following = Projector(log, url, settings=settings, on_event=tell)
+        metrics = seen.serve(lambda _: [ProjectorMetrics(following)])
+        if metrics is not None:
+            where = f"http://{metrics.host}:{metrics.port}/metrics"
+            tell(event("metrics", -1, f"metrics at {where}"))
         tune_process()
         with stop_on_signals(following.stop):
             await following.run()
@@ -97,6 +115,8 @@ async def _projector(
             print_json({"stopped": True})
         return 0
     finally:
+        if metrics is not None:
+            metrics.close()
         await log.close()
 
 

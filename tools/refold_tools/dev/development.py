@@ -11,6 +11,7 @@ from refold_tools.dev.changes import changed, snapshot
 from refold_tools.dev.child import WorkerChild
 from refold_tools.dev.database import FOLDER, place_of, start_database
 from refold_tools.dev.folder import Hold, held
+from refold_tools.dev.metrics import Listening
 from refold_tools.dev.page import Page, check_installed, choose_port
 
 LOOK_EVERY_S = 0.5
@@ -24,7 +25,8 @@ class Plan:
     `command` is the worker's, `watched` are the folders whose Python files it depends on, `folder`
     is where state is kept (`.refold`). `who`: what commands from the page record as their sender.
     `database_url`: one that runs already. `port` None: any.
-    Without `page` it is the worker alone.
+    Without `page` it is the worker alone. `listening`: where Prometheus is answered for all parts;
+    `command` says so to the worker.
     """
 
     command: Sequence[str]
@@ -36,13 +38,18 @@ class Plan:
     database_url: str | None = None
     port: int | None = None
     page: bool = True
+    listening: Listening | None = None
 
 
 class Development:
-    """One `refold dev`. `tell(text)` is told what happens; `ready(url)` when the page is there."""
+    """One `refold dev`. `tell(text)` is told what happens; `ready(url, metrics_url)` when the
+    page is there."""
 
     def __init__(
-        self, plan: Plan, tell: Callable[[str], None], ready: Callable[[str | None], None]
+        self,
+        plan: Plan,
+        tell: Callable[[str], None],
+        ready: Callable[[str | None, str | None], None],
     ) -> None:
         self.plan, self.tell, self.ready = plan, tell, ready
         self.child = WorkerChild(plan.command, tell)
@@ -83,16 +90,24 @@ class Development:
                 started.callback(stack.down)
                 database_url = stack.variables["REFOLD_DATABASE_URL"]
                 self.tell(f"the database is {database_url}, its data are in {place_of(stack)}")
-            page = Page(plan.log_url, database_url, port, plan.time_zone, plan.who, self.tell)
+            page = Page(
+                plan.log_url,
+                database_url,
+                port,
+                plan.time_zone,
+                plan.who,
+                self.tell,
+                plan.listening,
+            )
             page.start()
             started.callback(page.end)
             # The worker first: what it writes last is still projected.
             started.callback(self._end_worker)
             page.wait_ready(self._stopping)
             hold.tell(page.url)
-            self.ready(page.url)
+            self.ready(page.url, page.metrics_url)
         else:
-            self.ready(None)
+            self.ready(None, None)
         self._watch(seen)
 
     def _watch(self, seen: dict[str, int]) -> None:

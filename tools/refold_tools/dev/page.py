@@ -3,17 +3,21 @@
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from refold_schemas.errors.base import RefoldError
 from refold_tools.dev.errors import DevExtraMissing, DevPageEnded, DevPortTaken
+from refold_tools.dev.metrics import Listening, joining
 from refold_tools.devstack.layout import HOST
 
 if TYPE_CHECKING:
+    from refold.gateway.metrics import GatewayMetrics
     from refold.log import Log
+    from refold.telemetry.exposition import Sampler
+    from refold.telemetry.serving import Server
 
 PORT_DEFAULT = 8470
 PORTS_TRIED = 20
@@ -60,7 +64,12 @@ class Page:
         time_zone: str,
         who: str,
         tell: Callable[[str], None],
+        listening: Listening | None = None,
     ) -> None:
+        """`listening`: where Prometheus is answered for all parts."""
+        self.listening = listening
+        self.metrics_url: str | None = None
+        """Once it is ready."""
         self.log_url, self.database_url, self.port = log_url, database_url, port
         self.time_zone, self.who, self.tell = time_zone, who, tell
         self.url = f"http://{HOST}:{port}/"
@@ -117,10 +126,14 @@ class Page:
 
     async def _serve_on(self, log: "Log") -> None:
         """`log` is the projector's and the figures'; the gateway has one of its own."""
+        from refold import __version__
         from refold.gateway.serving import serve
         from refold.gateway.settings import GatewaySettings
+        from refold.live.answers import sampled
         from refold.live.embedded import EmbeddedFigures
         from refold.projector import Projector, ProjectorSettings
+        from refold.projector.metrics import ProjectorMetrics
+        from refold.telemetry import Sample, tracing
         from refold_projections.figures import MINUTE
 
         self._loop, stop = asyncio.get_running_loop(), asyncio.Event()
@@ -135,7 +148,10 @@ class Page:
             time_zone=self.time_zone,
             drain_s=DRAIN_S,
         )
-        figures = EmbeddedFigures(log)
+        spans = None
+        if tracing.wanted():
+            spans = tracing.SpanSender(version=__version__, namespace=log.facts.namespace)
+        figures = EmbeddedFigures(log, spans=spans)
         tables = ProjectorSettings(time_zone=self.time_zone)
         projectors: list[Projector] = []
 
@@ -148,11 +164,27 @@ class Page:
             if not stop.is_set():
                 await one.run()
 
+        opened: list[Server] = []
+
+        def of_projector() -> Iterable[Sample]:
+            return ProjectorMetrics(projectors[0])() if projectors else ()
+
+        def open_metrics(gateway: "GatewayMetrics") -> None:
+            if self.listening is not None:
+                samplers: list[Sampler] = [
+                    gateway,
+                    of_projector,
+                    sampled(figures.samples, self._own_loop()),
+                ]
+                opened.append(self._answer(self.listening, samplers))
+
         projecting = asyncio.create_task(self._again("the projector", project), name="projector")
         counting = asyncio.create_task(self._again("the figures", figures.run), name="figures")
         try:
-            await serve(settings, stop, lambda url, client: self._ready.set(), minutes)
+            await serve(settings, stop, lambda *_: self._ready.set(), minutes, open_metrics)
         finally:
+            for server in opened:
+                await asyncio.to_thread(server.close)
             counting.cancel()
             stop.set()
             for one in projectors:
@@ -160,6 +192,22 @@ class Page:
             await asyncio.wait({projecting, counting}, timeout=END_WITHIN_S / 2)
             projecting.cancel()
             await asyncio.wait({projecting, counting})
+            if spans is not None:
+                await spans.close()
+
+    def _own_loop(self) -> asyncio.AbstractEventLoop:
+        assert self._loop is not None
+        return self._loop
+
+    def _answer(self, listening: Listening, samplers: "Iterable[Sampler]") -> "Server":
+        """Answer Prometheus from now on. Raises PortRefused, OptionalPartMissing."""
+        from refold.telemetry.exposition import exposition
+        from refold.telemetry.serving import Server, metrics_route
+
+        text = joining(exposition(samplers), listening)
+        server = Server(listening.host, listening.port, {"/metrics": metrics_route(text)})
+        self.metrics_url = f"http://{server.host}:{server.port}/metrics"
+        return server
 
     async def _again(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do it until the end; what ends it before is said, and it begins again."""

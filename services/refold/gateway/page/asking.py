@@ -10,20 +10,15 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse, Response
 from fastapi.routing import APIRoute
 
-from refold.gateway.auth import Requires, check_origin, identify
+from refold.gateway.auth import Requires, check_origin, check_rate, check_role, identify
 from refold.gateway.identity import Caller
 from refold.gateway.page.site import HEADERS, Page, url
 from refold.gateway.problems import problem
-from refold.gateway.roles import OPERATE, READ, SETTLE, words
+from refold.gateway.roles import OPERATE, READ, SETTLE
 from refold.gateway.sessions import CSRF_FIELD
 from refold.gateway.state import gateway_of
 from refold_schemas.errors import RefoldError
-from refold_schemas.errors.gateway import (
-    NotAuthenticated,
-    RateLimited,
-    RequestInvalid,
-    RoleMissing,
-)
+from refold_schemas.errors.gateway import NotAuthenticated, RequestInvalid
 
 FIELDS_MAX = 20
 FORM = "application/x-www-form-urlencoded"
@@ -86,13 +81,9 @@ class Looks(Requires):
         gateway = gateway_of(request)
         caller = await identify(request, gateway)
         request.state.caller = caller
-        wait_s = gateway.rates.take(caller.key)
-        if wait_s:
-            raise RateLimited(caller.who, gateway.settings.rate_per_s, wait_s)
+        check_rate(gateway, caller)
         await self.check(request, caller)
-        if not caller.may(self.allowed):
-            has = words(caller.roles) if caller.roles else "none"
-            raise RoleMissing(caller.who, has, words(self.allowed))
+        check_role(gateway, caller, self.allowed)
         return caller
 
     async def check(self, request: Request, caller: Caller) -> None:

@@ -604,7 +604,7 @@ async def republish(request: Request, caller: Operator) -> Response:
     gateway = gateway_of(request)
     try:
         async with scanning(gateway) as client:
-            await publish_again(client, partition, offset)
+            await publish_again(client, partition, offset, by=caller.who)
     except RefoldError as error:
         page = await page_with_tables(request, caller)
         return await _rejections_page(page, error=error)
