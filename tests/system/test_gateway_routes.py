@@ -231,6 +231,22 @@ def test_a_rejected_command_is_listed_and_published_again_by_the_caller(tmp_path
     play(tmp_path, scene)
 
 
+def test_the_page_publishes_again_under_the_name_of_who_asks_for_it(tmp_path: Path) -> None:
+    async def scene(lab: GatewayLab) -> None:
+        body = {"run": "nobody-has-it", "input": 1, "run_id": "r1"}
+        is_problem(await lab.call("POST", RUNS, json=body), 422, "R506")
+        (listed,) = (await lab.call("GET", "/api/v1/commands/rejected")).json()["rejected"]
+        form = {"partition": str(listed["partition"]), "offset": str(listed["offset"])}
+        again = await lab.call("POST", "/rejections/republish", Role.OPERATOR, data=form)
+        assert again.headers["location"] == "/rejections?said=republished"
+        sent = await lab.log.read(Topic.COMMANDS, 0, 0, size_max=1 << 20)
+        decoded = [lab.gateway.client.codec.decode(one.value or b"") for one in sent]
+        assert [getattr(one, "by", None) for one in decoded] == ["admin", "operator"]
+        assert lab.gateway.client.sent == {"StartRun": 2}
+
+    play(tmp_path, scene)
+
+
 def test_every_run_id_has_an_address_and_nothing_of_it_leaves_the_segment(tmp_path: Path) -> None:
     async def scene(lab: GatewayLab) -> None:
         for run_id in HOSTILE:

@@ -104,6 +104,18 @@ def test_the_gateway_stands_on_the_same_log_and_database_and_has_its_tokens() ->
     assert gateway["ports"][0].startswith("127.0.0.1:")
 
 
+@pytest.mark.parametrize("service", ["worker", "projector", "gateway", "live"])
+def test_each_service_answers_prometheus_and_only_this_machine(service: str) -> None:
+    one = SERVICES[service]
+    port = one["command"][one["command"].index("--metrics-port") + 1]
+    assert f"127.0.0.1:{port}:{port}" in one["ports"]
+    assert all(mapped.startswith("127.0.0.1:") for mapped in one["ports"])
+    assert one["environment"]["REFOLD_METRICS_HOST"] == "0.0.0.0"
+    written = (ROOT / "docs/telemetry.md").read_text()
+    assert f"$ refold {service}" in written
+    assert f"--metrics-port {port}" in written
+
+
 # ---- what the image installs suffices for what it starts
 
 OURS = {"refold", "refold_schemas", "refold_projections", "refold_tools"}
