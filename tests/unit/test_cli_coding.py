@@ -188,6 +188,16 @@ def test_an_app_that_cannot_be_used_is_said_in_one_sentence(
     assert not (project / ".refold").exists(), "nothing was made for an app that does not load"
 
 
+def test_an_error_inside_a_library_is_placed_in_the_users_file(
+    capsys: Capture, project: Path
+) -> None:
+    source = SHOP + "\nimport json\njson.loads('{')\n"
+    (project / "shop7.py").write_text(source)
+    assert main(["check", "shop7:app"]) == 2
+    line = source.splitlines().index("json.loads('{')") + 1
+    assert f"at shop7.py:{line}: JSONDecodeError" in capsys.readouterr().err
+
+
 def test_a_refused_registration_is_placed_in_the_users_file(capsys: Capture, project: Path) -> None:
     source = SHOP + "\n@app.step(policy=Policy.KEYED)\nasync def pay(fx: Effect) -> None: ...\n"
     (project / "shop4.py").write_text(source)

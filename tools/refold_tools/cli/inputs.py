@@ -4,6 +4,7 @@ import importlib
 import json
 import os
 import sys
+import sysconfig
 import traceback
 from datetime import UTC, tzinfo
 from pathlib import Path
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 OWN = frozenset({"refold", "refold_schemas", "refold_projections", "refold_tools"})
 """Folders of refold's own code: where somebody's registration was refused is more telling."""
+
+LIBRARIES = frozenset(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+"""Where Python and what was installed are: an error that is raised there has its cause outside."""
 
 
 def read_json(option: str, given: str | None) -> object:
@@ -139,14 +143,19 @@ def _cause(module_name: str, error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """The innermost frame that is neither Python's import machinery nor, if possible, refold's."""
+    """The innermost frame that is not Python's, a library's or refold's, if there is one."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith("<frozen") and "importlib" not in frame.filename
     ]
     frames = frames[1:]  # the first is this module's own call
-    outside = [frame for frame in frames if not OWN.intersection(Path(frame.filename).parts)]
+    outside = [
+        frame
+        for frame in frames
+        if not OWN.intersection(Path(frame.filename).parts)
+        and not any(Path(frame.filename).is_relative_to(one) for one in LIBRARIES)
+    ]
     chosen = (outside or frames)[-1:]
     return f"{shown_path(chosen[0].filename)}:{chosen[0].lineno}" if chosen else ""
 
