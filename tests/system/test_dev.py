@@ -132,6 +132,12 @@ def call(folder: Path, *arguments: str, code: int = 0) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def children(parent: int, named: str) -> list[int]:
+    """Processes of a parent whose command line has that word."""
+    found = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return [int(one) for one in found if named in Path(f"/proc/{one}/cmdline").read_text()]
+
+
 def get(url: str, place: str, form: dict[str, str] | None = None) -> tuple[int, str]:
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=20)
     try:
@@ -201,6 +207,12 @@ def test_one_command_brings_everything_up_and_ctrl_c_ends_all_that_it_started(
             ]
             assert [event.by for event in resolved] == ["ada"]
 
+        # A worker that is killed comes back by itself.
+        (worker,) = children(dev.process.pid, "refold_tools.cli")
+        os.kill(worker, signal.SIGKILL)
+        dev.says("the worker was killed by SIGKILL")
+        dev.says('"claimed"', 2)
+
         # Code that cannot be loaded: the worker stays away, what is asked for waits in the log.
         start(folder, "slow", "r3")
         (folder / "shop.py").write_text(APP + "\nthis is not Python (\n")
@@ -211,7 +223,7 @@ def test_one_command_brings_everything_up_and_ctrl_c_ends_all_that_it_started(
         assert "r3" in get(url, "/runs")[1], "the page goes on"
 
         (folder / "shop.py").write_text(APP.replace('charged + "!"', 'charged + "?"'))
-        dev.says('"claimed"', 2)
+        dev.says('"claimed"', 3)
         assert start(folder, "later", "r4", "--wait")["result"] == "charged later?"
         assert start(folder, "slow", "r3", "--wait")["result"] == "charged slow?"
 
