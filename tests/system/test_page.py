@@ -325,6 +325,30 @@ def test_a_rejected_command_is_published_again_once_its_cause_is_mended(
     assert len(stage.events("late-refund", RunStarted)) == 1
 
 
+def test_a_run_whose_worker_died_is_not_shown_as_if_it_went_on(tab: Open, stage: PageStage) -> None:
+    stage.stop_worker()
+    stage.send("shop", Order(id="dead", kind="dies"), "dead")
+    assert stage.dying_worker().returncode < 0
+    try:
+        stage.caught_up()
+        with tab() as one:
+            one.go("/")
+            one.has("No worker is alive.")
+            row = one.page.locator("#latest tr:has-text('dead')")
+            assert "no live worker" in row.inner_text()
+            one.go("/runs?q=dead")
+            one.has("no live worker")
+            one.go("/partitions")
+            one.has("it has ended: nobody owns it")
+    finally:
+        stage.work_with(make_app(markup_pence=450))
+    stage.until("dead", "in_doubt")
+    with tab() as one:
+        one.go("/")
+        one.page.locator("#needs a:has-text('dead')").wait_for()
+        one.page.get_by_text("No worker is alive.").wait_for(state="detached")
+
+
 def test_an_action_waits_in_the_log_while_no_worker_is_there(tab: Open, stage: PageStage) -> None:
     stage.start("shop", Order(id="alone", kind="doubt"), "alone", "in_doubt")
     stage.stop_worker()

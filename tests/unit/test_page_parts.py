@@ -153,6 +153,10 @@ def test_the_card_of_a_doubt_names_evidence_wait_and_the_commands_that_settle_it
     assert (card["attempts_open"], card["attempt_last"]) == (2, 2)
     assert card["wait_ms"] == round(61_000 * 1.01), "the longest of its open attempts"
     assert card["believed_at"] == at(seconds=9, milliseconds=61_610)
+    (taken_over,) = run_view.doubts_of(rows, {}, ("c2", at(seconds=60)))
+    assert taken_over["believed_at"] == at(seconds=60, milliseconds=61_610), (
+        "an owner counts from its own claim"
+    )
     assert card["command_absent"] == "refold resolve 'order 1' 'charge#1' --did-not-happen"
     assert not card["self_settling"]
     (again,) = run_view.doubts_of(

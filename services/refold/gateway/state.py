@@ -39,6 +39,8 @@ class Gateway:
     views: Views | None = None
     draining: asyncio.Event = field(default_factory=asyncio.Event)
     counted: Counted = field(default_factory=Counted)
+    unserved_seen: tuple[float, frozenset[int]] | None = None
+    """When the page has last asked for partitions without a live owner, and which there were."""
     under_way: Callable[[], int] = lambda: 0
     """How many requests are being answered."""
 

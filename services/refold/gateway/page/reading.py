@@ -1,5 +1,6 @@
 """What the page asks of the tables, through the gateway's own views and connections."""
 
+import asyncio
 import uuid
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from refold_projections.tables.queries import (
     TimersAsked,
 )
 from refold_projections.tables.queries import Page as Rows
+from refold_schemas.errors import RefoldError
 from refold_schemas.errors.gateway import GatewayBusy, TablesAbsent
 
 ROWS_MAX = 50
@@ -30,6 +32,10 @@ NEEDING_MAX = 20
 NEEDING_LOOK_MAX = 200
 """So many of a status are looked at for the one that waits longest."""
 LATEST_MAX = 8
+OWNERS_WITHIN_S = 1.0
+"""How long a page waits for the log to say which owners live."""
+OWNERS_FOR_S = 2.0
+"""For so long the answer is good for every page."""
 
 ATTENTION = ("in_doubt", "blocked", "diverged")
 """Statuses that the overview shows first, in this order."""
@@ -94,6 +100,26 @@ async def needing(gateway: Gateway) -> Needing:
         rows += found.rows
         counts["cancelling"] = len(found.rows)
     return Needing(rows[:NEEDING_MAX], counts, whole)
+
+
+async def unserved(gateway: Gateway) -> frozenset[int]:
+    """Partitions whose owner is surely dead, or that nobody owns. Where it is not known: none.
+
+    Tables cannot know it: what they show as under way there is nobody's work.
+    """
+    loop = asyncio.get_running_loop()
+    if gateway.unserved_seen is None or loop.time() - gateway.unserved_seen[0] > OWNERS_FOR_S:
+        client = gateway.client
+        count = client.log.facts.partition_count
+        found: frozenset[int] = frozenset()
+        try:
+            async with asyncio.timeout(OWNERS_WITHIN_S):
+                lives = await asyncio.gather(*(client.owner_lives(one) for one in range(count)))
+            found = frozenset(one for one, alive in enumerate(lives) if alive is False)
+        except (TimeoutError, RefoldError):
+            pass  # the log does not answer: what needs it says so itself
+        gateway.unserved_seen = loop.time(), found
+    return gateway.unserved_seen[1]
 
 
 async def latest(gateway: Gateway) -> list[Row]:

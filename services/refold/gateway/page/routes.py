@@ -141,6 +141,7 @@ def _place(to: str | None) -> str:
 async def overview(request: Request, caller: Reader) -> Response:
     """What needs a person first, then how much goes on."""
     page = await page_with_tables(request, caller)
+    page.unserved = await reading.unserved(page.gateway)
     needing = await reading.needing(page.gateway)
     open_findings = await reading.listed(page.gateway, reading.findings_asked(everything=False))
     tiles, said = await tiles_of(request, page.now)
@@ -150,6 +151,9 @@ async def overview(request: Request, caller: Reader) -> Response:
         "overview",
         headline=headline,
         subline=subline,
+        unserved_words=showing.unserved_words(
+            page.unserved, page.gateway.client.log.facts.partition_count
+        ),
         needing=[_with_needs(one) for one in needing.rows],
         needing_more=sum(needing.counts.values()) > len(needing.rows),
         findings=_findings_words(open_findings),
@@ -196,6 +200,7 @@ async def runs(
 ) -> Response:
     """All runs that fit, the most recently changed first."""
     page = await page_with_tables(request, caller)
+    page.unserved = await reading.unserved(page.gateway)
     asked = {"q": q, "status": status, "needs": needs, "run": run}
     found = await reading.listed(page.gateway, reading.runs_asked(q, status, needs, run), cursor)
     more = None if found.next is None else url("/runs", **asked, cursor=found.next)
@@ -231,6 +236,7 @@ async def _run_page(
     rows, source = await _rows(page, run_id)
     found = rows.run
     parked = parked_of(found)
+    claim = _claim(page, found)
     ended = found["status"] in ("completed", "failed", "cancelled")
 
     def command_id(what: str) -> str:
@@ -250,9 +256,9 @@ async def _run_page(
         source=source,
         said=_said(said),
         error=error,
-        doubts=doubts_of(rows, given or {}),
+        doubts=doubts_of(rows, given or {}, claim),
         parked=parked,
-        picture=picture_of(rows, page.now, _claim(page, found)),
+        picture=picture_of(rows, page.now, claim),
         remaining=[] if ended else rows.remaining or [],
         steps=[one for one in rows.steps if one["status"] != "not_started"][: reading.STEPS_MAX],
         steps_more=max(0, len(rows.steps) - reading.STEPS_MAX),
@@ -490,6 +496,7 @@ async def timers(request: Request, caller: Reader, cursor: Cursor = None) -> Res
 async def partitions(request: Request, caller: Reader) -> Response:
     """Owners and lag."""
     page = await page_with_tables(request, caller)
+    page.unserved = await reading.unserved(page.gateway)
     return page.answer("partitions.html", "partitions", partitions=page.partitions)
 
 

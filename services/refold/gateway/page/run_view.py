@@ -197,8 +197,13 @@ def _is_open(rows: RunRows) -> bool:
     return any(one["status"] in ("in_doubt", "under_way") for one in rows.steps)
 
 
-def doubts_of(rows: RunRows, given: Mapping[str, str]) -> list[dict[str, Any]]:
-    """A card for each step in doubt. `given`: a form that was refused, to be shown again."""
+def doubts_of(
+    rows: RunRows, given: Mapping[str, str], claim: tuple[str, datetime] | None = None
+) -> list[dict[str, Any]]:
+    """A card for each step in doubt. `given`: a form that was refused, to be shown again.
+
+    `claim`: as for `picture_of`. An owner waits for calls of those before it from its own claim on.
+    """
     cards = []
     doubtful = [one for one in rows.steps if one["status"] == "in_doubt"]
     for number, step in enumerate(doubtful):
@@ -212,6 +217,8 @@ def doubts_of(rows: RunRows, given: Mapping[str, str]) -> list[dict[str, Any]]:
         wait_ms = round(wait_ms * PATIENCE)
         since = first["began_at"] if first else step["since"]
         latest = max((one["began_at"] for one in open_ones), default=since)
+        if claim is not None and latest is not None:
+            latest = max(latest, claim[1])
         policy = step["policy"] or ""
         facts = sorted({fact for one in attempts for fact in one["evidence"] or ()})
         is_given = given.get("slot") == step["slot"]

@@ -6,6 +6,7 @@ nobody sees or that turn the text around them, sizes, and times.
 
 import json
 import unicodedata
+from collections.abc import Collection
 from datetime import UTC, datetime, tzinfo
 from typing import Any, NamedTuple
 
@@ -69,6 +70,30 @@ def cut(text: str, size_max: int = VALUE_SHOWN_MAX) -> Cut:
     Cut(text='abcd', left=2)
     """
     return Cut(text[:size_max], max(0, len(text) - size_max))
+
+
+def unserved_words(unserved: Collection[int], count: int) -> tuple[str, str, str] | None:
+    """What the overview says of partitions without a live owner, out of `count`; None for none.
+
+    >>> unserved_words({1, 0}, 2)[0], unserved_words({7}, 8)[0], unserved_words(set(), 8)
+    ('No worker is alive.', 'No live worker owns partition 7.', None)
+    >>> unserved_words(range(20), 32)[0]
+    'No live worker owns 20 of 32 partitions.'
+    """
+    if not unserved:
+        return None
+    title = "No worker is alive."
+    if len(unserved) < count:
+        one = len(unserved) == 1
+        which = f"partition {min(unserved)}" if one else f"{len(unserved)} of {count} partitions"
+        title = f"No live worker owns {which}."
+    return (
+        title,
+        "Runs there stand still. What is shown as running may be in doubt: open it, a run's page "
+        "asks the log itself.",
+        "Next: start a worker (refold worker MODULE:APP). It takes over, and settles what policies "
+        "can settle.",
+    )
 
 
 def duration(duration_ms: float | None) -> str:

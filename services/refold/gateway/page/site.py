@@ -160,6 +160,8 @@ class Page:
         self.no_tables: GatewayError | None = None
         self.partitions: list[dict[str, Any]] = []
         """How far the tables are, as `v1_partitions` has it."""
+        self.unserved: frozenset[int] = frozenset()
+        """Partitions without a live owner, as the log has it."""
 
     def may(self, allowed: frozenset[Role]) -> bool:
         """Whether whoever looks may do that."""
@@ -186,6 +188,7 @@ class Page:
             "places": PLACES,
             "active": active,
             "lag": self.lag,
+            "unserved": self.unserved,
             "now": self.now,
             "now_ms": round(self.now.timestamp() * 1000),
             "zone": self.zone,
