@@ -145,15 +145,14 @@ async def overview(request: Request, caller: Reader) -> Response:
     needing = await reading.needing(page.gateway)
     open_findings = await reading.listed(page.gateway, reading.findings_asked(everything=False))
     tiles, said = await tiles_of(request, page.now)
-    headline, subline = _headline(needing)
+    unserved = showing.unserved_words(page.unserved, page.gateway.client.log.facts.partition_count)
+    headline, subline = _headline(needing, unserved)
     return page.answer(
         "overview.html",
         "overview",
         headline=headline,
         subline=subline,
-        unserved_words=showing.unserved_words(
-            page.unserved, page.gateway.client.log.facts.partition_count
-        ),
+        unserved_words=unserved,
         needing=[_with_needs(one) for one in needing.rows],
         needing_more=sum(needing.counts.values()) > len(needing.rows),
         findings=_findings_words(open_findings),
@@ -163,11 +162,15 @@ async def overview(request: Request, caller: Reader) -> Response:
     )
 
 
-def _headline(needing: reading.Needing) -> tuple[str, str]:
+def _headline(needing: reading.Needing, unserved: tuple[str, str, str] | None) -> tuple[str, str]:
     counts = needing.counts
     words = [
         f"{number:,} {showing.sign(status).word}" for status, number in counts.items() if number
     ]
+    if not words and unserved:
+        return unserved[0].rstrip("."), (
+            "As far as the tables know, no run is in doubt for a person, blocked or diverged."
+        )
     if not words:
         return "Nothing needs a person", "No run is in doubt for a person, blocked or diverged."
     whole = sum(counts.values())

@@ -89,10 +89,9 @@ def unserved_words(unserved: Collection[int], count: int) -> tuple[str, str, str
         title = f"No live worker owns {which}."
     return (
         title,
-        "Runs there stand still. What is shown as running may be in doubt: open it, a run's page "
-        "asks the log itself.",
-        "Next: start a worker (refold worker MODULE:APP). It takes over, and settles what policies "
-        "can settle.",
+        "Runs stand still." if len(unserved) == count else "Runs there stand still.",
+        "What is shown as running may be in doubt; a run's page asks the log itself. Next: start a "
+        "worker (refold worker MODULE:APP): it takes over, and settles what policies can settle.",
     )
 
 
