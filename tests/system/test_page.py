@@ -829,6 +829,20 @@ def test_without_tables_a_run_is_shown_and_lists_say_what_they_need(tmp_path: Pa
         bare.end()
 
 
+def test_a_browser_at_a_wrong_address_gets_a_page_and_a_program_a_problem(
+    tab: Open, stage: PageStage
+) -> None:
+    with tab() as one:
+        one.go("/runs/order-48211")
+        one.has("There is nothing here")
+        one.page.click("main a:has-text('Overview')")
+        one.has("Throughput")
+    for place, accept in (("/nowhere", "*/*"), ("/api/v1/nowhere", "text/html")):
+        status, headers, body = ask(stage, "GET", place, Accept=accept)
+        assert (status, headers["content-type"]) == (404, "application/problem+json")
+        assert json.loads(body)["code"] == "R704"
+
+
 def test_every_answer_forbids_what_the_page_does_not_need(stage: PageStage) -> None:
     for place in ("/login", "/page/page.css", "/page/page.js", "/page/favicon.svg"):
         status, headers, text = ask(stage, "GET", place)

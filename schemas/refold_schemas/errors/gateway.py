@@ -65,10 +65,12 @@ class NoSuchPlace(GatewayError):
     code: ClassVar[str] = "R704"
     status: ClassVar[int] = 404
 
-    def __init__(self, what: str = "nothing is served here") -> None:
-        super().__init__(
-            what, kept="nothing was sent", next="compare the path with those in /openapi.json"
-        )
+    def __init__(
+        self,
+        what: str = "nothing is served here",
+        next: str = "compare the path with those in /openapi.json",  # as the base's
+    ) -> None:
+        super().__init__(what, kept="nothing was sent", next=next)
 
 
 class MethodNotThere(GatewayError):

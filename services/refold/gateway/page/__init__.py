@@ -10,7 +10,9 @@ __all__ = ["install"]
 
 
 def install(app: FastAPI) -> None:
-    """Add the page's routes."""
+    """Add the page's routes, and a page for what a browser asks for and is not there."""
+    from refold.gateway.page.asking import no_such_page
     from refold.gateway.page.routes import router
 
     app.include_router(router)
+    no_such_page(app)

@@ -5,7 +5,7 @@ from http import HTTPStatus
 from typing import Annotated, Any
 from urllib.parse import parse_qsl
 
-from fastapi import Depends, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse, Response
 from fastapi.routing import APIRoute
@@ -18,7 +18,11 @@ from refold.gateway.roles import OPERATE, READ, SETTLE
 from refold.gateway.sessions import CSRF_FIELD
 from refold.gateway.state import gateway_of
 from refold_schemas.errors import RefoldError
-from refold_schemas.errors.gateway import NotAuthenticated, RequestInvalid
+from refold_schemas.errors.gateway import (
+    NoSuchPlace,
+    NotAuthenticated,
+    RequestInvalid,
+)
 
 FIELDS_MAX = 20
 FORM = "application/x-www-form-urlencoded"
@@ -65,10 +69,27 @@ def error_page(request: Request, error: RefoldError) -> Response:
     status, _, headers = problem(error, str(request.scope.get("refold.request_id", "")))
     page = Page(request, gateway_of(request), getattr(request.state, "caller", None))
     title = TITLES.get(HTTPStatus(status), "This did not work")
+    if isinstance(error, NoSuchPlace):
+        title = "There is nothing here"
     answer_page = page.answer("problem.html", status=status, error=error, title=title)
     if "Retry-After" in headers:
         answer_page.headers["Retry-After"] = headers["Retry-After"]
     return answer_page
+
+
+def no_such_page(app: FastAPI) -> None:
+    """Answer a browser with a page where nothing is served; programs, and the API, as before."""
+    for_programs = app.exception_handlers[HTTPStatus.NOT_FOUND]
+
+    async def missing(request: Request, error: Exception) -> Response:
+        reads = "text/html" in request.headers.get("accept", "")
+        if reads and not request.url.path.startswith("/api/"):
+            told = NoSuchPlace("no page has this address", next="look from the overview on")
+            return error_page(request, told)
+        answer = for_programs(request, error)
+        return answer if isinstance(answer, Response) else await answer
+
+    app.add_exception_handler(HTTPStatus.NOT_FOUND, missing)
 
 
 class Looks(Requires):

@@ -208,7 +208,8 @@ async def runs(
     found = await reading.listed(page.gateway, reading.runs_asked(q, status, needs, run), cursor)
     more = None if found.next is None else url("/runs", **asked, cursor=found.next)
     some = any(asked.values())
-    said = f"{len(found.rows)} runs{', and there are more' if more else ''}"
+    runs_words = "1 run" if len(found.rows) == 1 else f"{len(found.rows)} runs"
+    said = f"{runs_words}{', and there are more' if more else ''}"
     return page.answer(
         "runs.html",
         "runs",
