@@ -16,7 +16,7 @@ from refold.client import Client
 from refold.engine.bases import base_of
 from refold.log.memory import MemoryLog
 from refold.log.port import Ack, Entry, Record, Topic
-from refold.testing.sim_loop import current_process
+from refold.testing.sim_loop import SimProcess, current_process
 from refold_projections.fold import PartitionFold
 from refold_schemas.codec import RecordHeader
 from refold_schemas.errors import EventsGone, RefoldError
@@ -25,7 +25,7 @@ from refold_schemas.snapshots import Archived
 from refold_tools.archive import Archiving, Plan, read_archive
 from refold_tools.archive.errors import ArchiveDamaged, ArchiveRefused, ArchiveUnwritable
 from support.archive_lab import LATER_MS, Archive, is_position, the_report
-from support.lab import CODEC
+from support.lab import CODEC, EPOCH_MS
 
 
 @pytest.fixture
@@ -527,3 +527,34 @@ def test_history_goes_on_from_where_the_archive_ends(trimmed: Archive) -> None:
     assert (seen.boundary.status, len(seen.boundary.done)) == ("completed", 1)
     header = RecordHeader.read(next(iter(trimmed.in_files())).header)
     assert header is not None
+
+
+def test_a_client_that_rested_while_its_partition_was_archived_goes_on(archive: Archive) -> None:
+    """A gateway lives for months, and nobody asks it about a partition for a day."""
+    lab = archive.lab
+    came: dict[str, object] = {}
+    archived = asyncio.Event()
+
+    async def main() -> None:
+        await log.open(create=False)
+        async with Client(log) as client:
+            slow = await client.start("reminder", 1, run_id="slow")
+            came["begun"] = True
+            await archived.wait()
+            fresh = await client.start("order", 4160, run_id="fresh")
+            came["fresh"] = await fresh.result()
+            came["slow"] = await slow.result()  # its end stands in what was archived
+
+    log = MemoryLog("memory://lab", broker=lab.broker, name="caller")
+    process = SimProcess(lab.universe, "caller", epoch_ms=EPOCH_MS)
+    process.on_kill.append(log.kill)
+    task = process.start(main())
+    lab.run(60, until=lambda: "begun" in came)
+    lab.run(400)
+    archive.runs("last")
+    the_report(archive.archive())
+    assert archive.bounds()[0] == archive.bounds()[1] - 1
+    archived.set()
+    lab.run(60, until=lambda: task.done())
+    task.result()
+    assert came == {"begun": True, "slow": "receipt-1", "fresh": "receipt-3"}

@@ -45,6 +45,9 @@ WAIT_MS = 1_000
 OUTAGE_MS = 30_000
 """How long reads may fail in a row before those who wait are told."""
 READ_SIZE_MAX = 4 << 20
+REST_S = 10.0
+"""One that was not used for so long asks where the log begins before it goes on. Not each time: a
+caller that sends one command after the other would pay for it with each."""
 
 DECISIONS = (
     *(RunStarted, CommandRejected, StepResolved),
@@ -109,6 +112,8 @@ class PartitionTail:
         self._log, self._codec, self._partition = log, codec, partition
         self.position = Position()
         self._begun = False
+        self._read_s = 0.0
+        """When the log was read last, on the loop's clock."""
         self._beginning: asyncio.Future[None] | None = None
         """While somebody takes the position."""
         self._decisions: dict[str, _Expected] = {}
@@ -129,13 +134,14 @@ class PartitionTail:
         return life
 
     async def begin(self) -> None:
-        """Take a position, once: everything that is appended from now on will be read.
+        """Take a position: everything that is appended from now on will be read.
 
+        Once, and again where the log was trimmed beyond it while nobody waited for anything.
         Await it before a state is read or a command published whose sequel is waited for. From a
         checkpoint the claim rule goes on as if everything before it had been read.
         """
         self._check_open()
-        while not self._begun:
+        while not self._begun or self._may_be_trimmed:
             if self._beginning is not None:
                 # No lock: it lets in one of those who wait at each turn of the loop, and what they
                 # then send would leave in as many pieces.
@@ -143,14 +149,36 @@ class PartitionTail:
                 continue
             self._beginning = asyncio.get_running_loop().create_future()
             try:
-                restored = await checkpoints.load(
-                    self._log, self._partition, self._codec, keep=lambda _: False
-                )
-                self.position = restored.fold.position
-                self._begun = True
+                await self._begin()
             finally:
                 beginning, self._beginning = self._beginning, None
                 beginning.set_result(None)
+
+    @property
+    def _reads(self) -> bool:
+        return self._task is not None and not self._task.done()
+
+    @property
+    def _may_be_trimmed(self) -> bool:
+        """Nobody has read for so long that the log may begin behind the position by now."""
+        return not self._reads and asyncio.get_running_loop().time() - self._read_s > REST_S
+
+    async def _begin(self) -> None:
+        """Take a position that the log still holds. One at a time."""
+        if self._begun:
+            start, _ = await self._log.bounds(Topic.EVENTS, self._partition)
+            if start <= self.position.offset_next:
+                self._read_s = asyncio.get_running_loop().time()
+                return
+        restored = await checkpoints.load(
+            self._log, self._partition, self._codec, keep=lambda _: False
+        )
+        if self._reads:
+            return  # somebody waits for a run's end since: whoever reads moves the position
+        self.position = restored.fold.position
+        self._begun, self._read_s = True, asyncio.get_running_loop().time()
+        for life in self._lives.values():
+            life.known = False  # its end may stand in what was passed over
 
     def expect(self, command_id: str) -> "asyncio.Future[Decision]":
         """A future for the first decision that carries `command_id`.
@@ -230,11 +258,13 @@ class PartitionTail:
             try:
                 told = self._told
                 await self._read_on()
-                failing_since = None
+                failing_since, self._read_s = None, loop.time()
                 if told == self._told:
                     # Nobody was waiting for what came: a busy log is not read record by record.
                     await asyncio.sleep(PACE_S)
             except FINAL as error:
+                if isinstance(error, OffsetOutOfRange):
+                    self._begun = False  # whoever comes next begins behind what was trimmed
                 self._fail(error)
                 return
             except (LogUnavailable, SchemaUnavailable) as error:
