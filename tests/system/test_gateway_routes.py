@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -16,13 +17,18 @@ from refold.gateway.routes.documents import pages_folder
 from refold.log import Topic
 from refold.log.memory import MemoryLog
 from refold.log.port import Entry
+from refold_schemas.codec import Codec
+from refold_schemas.commands import ResolveStep
 from refold_schemas.errors.log import LogUnavailable
 from refold_schemas.events import (
+    CommandRejected,
     RunCancelRequested,
     RunResumed,
     RunStarted,
     StepResolved,
 )
+from refold_schemas.registry import FileRegistry
+from refold_schemas.values import encode_value
 from support.gateway_lab import GatewayLab, is_problem, play
 from support.keys import keys_of
 
@@ -207,6 +213,36 @@ def test_what_the_gateway_sends_is_signed_where_it_has_a_key(tmp_path: Path) -> 
 
     play(tmp_path, scene, keyring=keyring, signer=signers["door"])
     play(tmp_path, scene, keyring=keyring)
+
+
+@pytest.mark.parametrize("place", ["page", "api"])
+def test_whoever_publishes_a_forged_word_again_is_recorded_as_its_decider(
+    tmp_path: Path, place: str
+) -> None:
+    """The gateway's key says that it has verified who speaks: never who an unsigned one names."""
+    keyring, signers = keys_of(tmp_path, door=("hmac-sha256", "*"))
+    forged = ResolveStep("c", "r1", "charge#1", None, True, encode_value("c"), "the boss", "")
+
+    async def scene(lab: GatewayLab) -> None:
+        await lab.start("buy", 5, "r1")
+        handle = lab.gateway.client.handle("r1")
+        _, end = await lab.log.bounds(Topic.EVENTS, 0)
+        value = Codec(FileRegistry()).encode(forged)
+        ack = await lab.log.append(Topic.COMMANDS, 0, [Entry(b"r1", value)])
+        assert await handle.changed(end, within=timedelta(seconds=10))
+        (rejected,) = await events_of(lab, "r1", CommandRejected)
+        assert rejected.reason == "unsigned"
+        if place == "page":
+            form = {"partition": "0", "offset": str(ack.offset)}
+            await lab.call("POST", "/rejections/republish", Role.OPERATOR, data=form)
+        else:
+            path = f"/api/v1/commands/rejected/0/{ack.offset}/republish"
+            await lab.call("POST", path, Role.OPERATOR)
+        await handle.wait(lambda seen: seen.status == "completed", within=timedelta(seconds=10))
+        (resolved,) = await events_of(lab, "r1", StepResolved)
+        assert resolved.by == "operator"
+
+    play(tmp_path, scene, keyring=keyring, signer=signers["door"])
 
 
 def test_a_rejected_command_is_listed_and_published_again_by_the_caller(tmp_path: Path) -> None:

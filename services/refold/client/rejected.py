@@ -41,13 +41,12 @@ class Again(NamedTuple):
     fresh: bool
 
 
-async def publish_again(
-    client: Client, partition: int, offset: int, *, by: str | None = None
-) -> Again:
+async def publish_again(client: Client, partition: int, offset: int, *, by: str | None) -> Again:
     """Publish the rejected command that stands there to the partition of its run.
 
     With a command id of its own where the run remembers that the first one was refused, and with
-    `by` instead of who sent it first: whoever publishes it speaks for it now. Raises
+    `by` instead of who sent it first: whoever publishes it speaks for it now. None leaves who sent
+    it, which is for those alone who sign nothing and have verified nobody. Raises
     CommandNotRejected, CommandGone, CommandHopeless, UsageRefused, SchemaUnavailable.
     """
     data = await _rejected_bytes(client, partition, offset)

@@ -180,5 +180,13 @@ def check_site(request: Request) -> None:
     if site not in ("same-origin", "none"):
         raise ForgeryRefused(f"the browser says that it comes from {site}")
     origin = request.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+    if origin is not None and _netloc(origin) != request.headers.get("host"):
         raise ForgeryRefused("its Origin is another one than ours")
+
+
+def _netloc(origin: str) -> str | None:
+    """Host and port of an origin; None where it is none."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None

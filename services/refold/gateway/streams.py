@@ -142,16 +142,19 @@ class EventStream(Response):
             await self._last_word(send, GatewayDefect(request_id))
 
     async def _follow(self, send: Send) -> None:
-        beat_s = self._gateway.settings.stream_beat_s
-        coming = asyncio.ensure_future(anext(self._records))
+        beat_s, clock = self._gateway.settings.stream_beat_s, asyncio.get_running_loop().time
+        coming, known_s = asyncio.ensure_future(anext(self._records)), clock()
         try:
             while True:
                 done, _ = await asyncio.wait({coming}, timeout=beat_s)
+                # It may be revoked by now; a run that is never silent must not keep that away.
+                if not done or clock() - known_s >= beat_s:
+                    await identify(self._request, self._gateway)
+                    known_s = clock()
                 if done:
                     await self._body(send, self._event(coming.result()))
                     coming = asyncio.ensure_future(anext(self._records))
                 else:
-                    await identify(self._request, self._gateway)  # it may be revoked by now
                     await self._body(send, BEAT)
         finally:
             coming.cancel()
