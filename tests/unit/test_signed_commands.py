@@ -18,6 +18,7 @@ from refold.log import Entry, Topic, partition_for
 from refold.log.memory import MemoryBroker, MemoryLog
 from refold.settings.signing import Keyring, Signer, make_key, open_keyring, open_signer
 from refold.worker import Worker
+from refold_projections.fold import Finding
 from refold_schemas.codec import Codec
 from refold_schemas.codec.signature import (
     ED25519,
@@ -28,7 +29,7 @@ from refold_schemas.codec.signature import (
 )
 from refold_schemas.commands import ResolveStep, RetryRun
 from refold_schemas.errors.cli import CommandIdReused, KeysUnusable, SignatureRefused
-from refold_schemas.events import CommandRejected, RunStarted, StepResolved
+from refold_schemas.events import CommandRejected, FindingRecorded, RunStarted, StepResolved
 from refold_schemas.registry import FileRegistry
 from refold_schemas.values import encode_value
 from support.keys import keys_of, written
@@ -265,8 +266,37 @@ def test_an_id_that_was_used_for_something_else_is_refused() -> None:
             await client.resolve("r1", "charge#1", happened=True, result="c", **word)  # type: ignore[arg-type]
             with pytest.raises(CommandIdReused):
                 await client.resolve("r1", "charge#1", happened=False, **word)  # type: ignore[arg-type]
+            finding = Finding("f", "missing", "charge#1", "charge", "key", "gone", "", "open", 0)
+            word = {"command_id": "f", "within": WITHIN}
+            await client.record_finding("r1", finding, **word)  # type: ignore[arg-type]
+            await client.record_finding("r1", finding, **word)  # type: ignore[arg-type]
+            other = finding._replace(status="accepted")
+            with pytest.raises(CommandIdReused):
+                await client.record_finding("r1", other, **word)  # type: ignore[arg-type]
 
     play(scene, None)
+
+
+def test_a_rejected_finding_is_published_again_like_any_command(tmp_path: Path) -> None:
+    keyring, signers = keys_of(tmp_path, ada=("ed25519", "ada"))
+    _, strangers = keys_of(tmp_path, ada=("ed25519", "ada"))
+    finding = Finding("f", "missing", "charge#1", "charge", "key", "gone", "", "open", 0)
+
+    async def scene(log: MemoryLog) -> None:
+        async with Client(log, signer=strangers["ada"]) as client:
+            with pytest.raises(SignatureRefused):
+                await client.record_finding("r1", finding, within=WITHIN)
+        async with Client(log, signer=signers["ada"]) as client:
+            await in_doubt(client, "r1")
+            (found,) = await rejections(client, None, None, everything=False)
+            assert isinstance(found.event, CommandRejected)
+            _, end = await log.bounds(Topic.EVENTS, 0)
+            await publish_again(client, 0, found.event.command_offset, by=None)
+            assert await client.handle("r1").changed(end, within=WITHIN)
+            (recorded,) = await events_of(client, "r1", FindingRecorded)
+            assert (recorded.finding_id, recorded.by) == ("f", "ada")
+
+    play(scene, keyring)
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,7 @@ from refold_schemas.errors.cli import (
 from refold_schemas.errors.log import LogUrlInvalid, OffsetOutOfRange
 from refold_schemas.events import (
     CommandRejected,
+    FindingRecorded,
     RunCancelRequested,
     RunResumed,
     RunStarted,
@@ -794,6 +795,7 @@ DECIDED_BY = {
     ResolveStep: StepResolved,
     CancelRun: RunCancelRequested,
     RetryRun: RunResumed,
+    RecordFinding: FindingRecorded,
 }
 """The event that a command becomes where it is accepted."""
 
@@ -809,6 +811,9 @@ def _check_same(command: Command, event: object) -> None:
             word = "done" if command.happened else "absent"
             same = (event.slot, event.verdict) == (command.slot, word)
             before = f"{event.slot}, {event.verdict}"
+        if same and isinstance(command, RecordFinding) and isinstance(event, FindingRecorded):
+            said = (command.finding_id, command.status)
+            same, before = (event.finding_id, event.status) == said, f"finding {event.finding_id}"
         if same and isinstance(command, StartRun) and isinstance(event, RunStarted):
             same = command.run == event.run and canon_of(command.input) == canon_of(event.input)
             before = f"a start of {event.run} with other input"

@@ -13,7 +13,7 @@ from refold.engine.intake import too_long
 from refold.log import Topic
 from refold_projections.fold import RunState
 from refold_projections.fold.orders import APPLIED_BEFORE
-from refold_schemas.commands import CancelRun, Command, ResolveStep, RetryRun, StartRun
+from refold_schemas.commands import Command, StartRun
 from refold_schemas.errors import BadRunId, SchemaUnavailable, UndecodableRecord
 from refold_schemas.errors.cli import (
     CommandGone,
@@ -162,7 +162,7 @@ async def _readable(client: Client, data: bytes, partition: int, offset: int) ->
         except SchemaUnavailable as error:
             await client.codec.learn(error.schema_id)
             command = client.codec.decode(data)
-        if not isinstance(command, StartRun | ResolveStep | CancelRun | RetryRun):
+        if not isinstance(command, Command):
             raise UndecodableRecord(f"{type(command).__name__} is no command")
         check_run_id(command.run_id)
     except (UndecodableRecord, BadRunId) as error:

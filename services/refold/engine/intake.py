@@ -48,7 +48,6 @@ from refold_schemas.values import check_run_id, decode_value_as, encode_value, v
 if TYPE_CHECKING:
     from refold.engine.owner import PartitionOwner
 
-COMMANDS = (StartRun, ResolveStep, CancelRun, RetryRun, RecordFinding)
 WHY_MAX = 10_000
 KEY_MAX = 800
 """Bytes of the longest run id: a longer key names no run."""
@@ -137,7 +136,7 @@ class Intake:
         offset, data = record.offset, record.value or b""
         try:
             command = owner.codec.decode(data)
-            if not isinstance(command, COMMANDS):
+            if not isinstance(command, Command):
                 raise UndecodableRecord(f"{type(command).__name__} is no command")
             run_id = self._run_id(command)
         except NEVER as error:
