@@ -318,11 +318,29 @@ def test_readers_cannot_write(postgres: str) -> None:
             assert views.free == views.connections_max
         finally:
             await views.close()
-        away = Views("postgresql://127.0.0.1:1/x")
-        for _ in range(2):  # the second answer comes without another try
-            with pytest.raises(DatabaseUnavailable):
-                await away.partitions()
-        assert away.free == away.connections_max
+
+    asyncio.run(main())
+
+
+def test_a_database_that_lets_nobody_in_is_said_to_be_away(postgres: str) -> None:
+    """Whatever keeps it away: it is no defect of the gateway."""
+    server = postgres.partition("@")[2]
+
+    async def main() -> None:
+        for url, said in (
+            ("postgresql://127.0.0.1:1/x", "cannot be reached"),
+            (f"{postgres}_gone", "does not exist"),
+            (f"postgresql://nobody:secret@{server}", "nobody"),
+            (f"{postgres}?sslmode=verify-full", "certificate"),
+        ):
+            views = Views(url)
+            for _ in range(2):
+                with pytest.raises(DatabaseUnavailable, match=said) as raised:
+                    await views.partitions()
+                assert "secret" not in str(raised.value)
+            assert raised.value.__cause__ is None, "the second answer came without another try"
+            assert views.free == views.connections_max
+            await views.close()
 
     asyncio.run(main())
 

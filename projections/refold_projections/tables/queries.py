@@ -241,7 +241,8 @@ class Views:
         self._waiting = 0
         self._pool: Any = None
         self._opening = asyncio.Lock()
-        self._failed: tuple[float, DatabaseUnavailable] | None = None
+        self._failed: tuple[float, str] | None = None
+        """When no connection could be made, and why."""
 
     async def close(self) -> None:
         """Give the connections back."""
@@ -344,14 +345,16 @@ class Views:
         finally:
             self._waiting -= 1
         try:
-            pool = await self._opened()
-            connection = await pool.acquire(timeout=CONNECT_S)
+            pool, connection = await self._acquired()
             try:
                 yield connection
             finally:
                 await pool.release(connection, timeout=CONNECT_S)
         except Exception as error:
-            raise self._in_our_words(error) from error
+            said = self._in_our_words(error)
+            if said is error:
+                raise
+            raise said from error
         finally:
             self._free.release()
 
@@ -364,18 +367,31 @@ class Views:
             return DatabaseUnavailable(shown(self._url), told(error))
         return error
 
+    async def _acquired(self) -> tuple[Any, Any]:
+        """The pool and a connection of it. Raises DatabaseUnavailable, whatever keeps it away.
+
+        A pool makes its connections when they are first needed, so this is where a wrong password
+        or a database that is not there shows.
+        """
+        failed = self._failed
+        if failed is not None and time.monotonic() - failed[0] < AGAIN_S:
+            raise DatabaseUnavailable(shown(self._url), failed[1])
+        asyncpg = client()
+        try:
+            pool = await self._opened()
+            connection = await pool.acquire(timeout=CONNECT_S)
+        except Exception as error:
+            if is_away(error) or isinstance(error, asyncpg.PostgresError | asyncpg.InterfaceError):
+                self._failed = (time.monotonic(), told(error))
+                raise DatabaseUnavailable(shown(self._url), told(error)) from error
+            raise
+        self._failed = None
+        return pool, connection
+
     async def _opened(self) -> Any:
-        if self._pool is not None:
-            return self._pool
         async with self._opening:
-            if self._pool is not None:
-                return self._pool
-            failed = self._failed
-            if failed is not None and time.monotonic() - failed[0] < AGAIN_S:
-                raise failed[1]
-            asyncpg = client()
-            try:
-                self._pool = await asyncpg.create_pool(
+            if self._pool is None:
+                self._pool = await client().create_pool(
                     self._url,
                     min_size=0,
                     max_size=self.connections_max,
@@ -391,13 +407,6 @@ class Views:
                         "jit": "off",
                     },
                 )
-            except Exception as error:
-                if is_away(error) or isinstance(error, asyncpg.PostgresError):
-                    away = DatabaseUnavailable(shown(self._url), told(error))
-                    self._failed = (time.monotonic(), away)
-                    raise away from error
-                raise
-            self._failed = None
             return self._pool
 
 
