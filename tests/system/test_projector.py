@@ -12,8 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from refold.log import Entry, Topic
 from refold.log.memory import MemoryBroker
 from refold.projector import Projector
+from refold.projector.partition import PartitionProjector
 from refold_projections.fold.plain import boundary_json
-from refold_projections.tables.database import close, connect
+from refold_projections.tables.database import Pool, close, connect
+from refold_projections.tables.store import Store
+from refold_schemas.codec import Codec
 from refold_schemas.errors.tables import LogShorterThanTables, TablesMissing, TablesOfAnother
 from refold_schemas.events import (
     AmountsDeclared,
@@ -23,10 +26,12 @@ from refold_schemas.events import (
     StepResolved,
     TimerScheduled,
 )
+from refold_schemas.registry import FileRegistry
 from refold_schemas.values import Argument, ErrorInfo, encode_value
 from support.histories import Action, actions, play
 from support.postgres import rows
 from support.projecting import (
+    NAMES,
     QUICK,
     caught_up,
     differences,
@@ -312,3 +317,32 @@ def test_tables_that_somebody_drops_end_the_projector_with_what_to_do(postgres: 
             await running
 
     asyncio.run(play_it())
+
+
+def test_a_cancellation_is_not_lost_while_a_batch_ends() -> None:
+    """F39: whoever stops a rebuild by a signal stops it also where a batch is being given up."""
+
+    async def main() -> None:
+        store = Store(NAMES, "a", Codec(FileRegistry()))
+        pool = Pool("postgresql://127.0.0.1:1/x", size=1)
+        log = await opened(MemoryBroker("default", partition_count=1))
+        one = PartitionProjector(log, 0, store, pool, b"writer", QUICK)
+        cancelled = asyncio.Event()
+
+        async def slow_to_end() -> None:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled.set()
+                await asyncio.sleep(0)
+                raise
+
+        one._writing = asyncio.create_task(slow_to_end())
+        await asyncio.sleep(0)
+        dropping = asyncio.create_task(one._drop())
+        await cancelled.wait()
+        dropping.cancel()
+        await asyncio.wait({dropping})
+        assert dropping.cancelled()
+
+    asyncio.run(main())

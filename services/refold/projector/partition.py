@@ -1,10 +1,9 @@
 """One partition of the log, followed into the tables of one set."""
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from refold.engine.learning import learn
 from refold.engine.marks import Marks
@@ -40,6 +39,19 @@ class Progress(NamedTuple):
     def lag(self) -> int:
         """Records that are not in the tables yet."""
         return max(0, self.log_end - self.offset_next)
+
+
+async def _ended(*tasks: "asyncio.Future[Any]") -> None:
+    """Cancel them and wait for their end, whatever it is.
+
+    Not by awaiting one and passing over its CancelledError: ours would be lost with it (F39).
+    """
+    for one in tasks:
+        one.cancel()
+    await asyncio.wait(tasks)
+    for one in tasks:
+        if not one.cancelled():
+            one.exception()  # somebody has looked at it
 
 
 class PartitionProjector:
@@ -190,10 +202,7 @@ class PartitionProjector:
             if waiting.done():
                 waiting.result()
         finally:
-            for one in (waiting, stopped):
-                one.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await waiting
+            await _ended(waiting, stopped)
 
     async def _apply(
         self, records: Sequence[Record], stopping: asyncio.Event, until: int | None
@@ -287,9 +296,7 @@ class PartitionProjector:
         """Let the batch under way end, whatever its end: the rows will tell."""
         writing, self._writing = self._writing, None
         if writing is not None:
-            writing.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await writing
+            await _ended(writing)
 
     def _forget(self, changed: Sequence[str]) -> None:
         """Let the runs go that were idle longest; all but the changed ones are written by now."""

@@ -165,12 +165,13 @@ class Projector:
                 task.result()  # what cannot be mended by waiting ends the projector
         async with self._pool.connection() as connection:
             live = await live_of(connection, self.names)
-            if self._live is not None and live.generation != self._live.generation:
-                self._tell(event("swapped", -1, f"set {live.name} is live now; following into it"))
-                await self._stop_all()
-            self._live = live
-            store = Store(self.names, live.name, self.codec)
-            ends = {p: one.progress.log_end for p, one in self._projectors.items()}
+        if self._live is not None and live.generation != self._live.generation:
+            self._tell(event("swapped", -1, f"set {live.name} is live now; following into it"))
+            await self._stop_all()  # they need connections to write what they have begun
+        self._live = live
+        store = Store(self.names, live.name, self.codec)
+        ends = {p: one.progress.log_end for p, one in self._projectors.items()}
+        async with self._pool.connection() as connection:
             await store.looked(connection, ends)
             self.rebuild = await building(connection, self.names, live.name)
         owned = await self._owned()
