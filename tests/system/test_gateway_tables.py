@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from refold.gateway.roles import Role
+from refold.log.memory import MemoryBroker, MemoryLog
 from refold.projector import Projector, ProjectorSettings
 from refold_projections.tables.cursors import BadCursor, Key, cursor_of, values_of
 from refold_projections.tables.database import close, connect
@@ -27,6 +28,7 @@ from refold_projections.tables.queries import (
 )
 from refold_schemas.errors.tables import DatabaseUnavailable, TablesMissing
 from support.gateway_lab import GatewayLab, is_problem, serving
+from support.projecting import project
 
 WAIT_S = 20
 
@@ -341,6 +343,45 @@ def test_a_database_that_lets_nobody_in_is_said_to_be_away(postgres: str) -> Non
             assert raised.value.__cause__ is None, "the second answer came without another try"
             assert views.free == views.connections_max
             await views.close()
+
+    asyncio.run(main())
+
+
+def test_the_few_that_people_look_for_are_found_by_an_index(postgres: str) -> None:
+    """Among millions that are done; by the plan, since times say nothing on a busy machine."""
+
+    async def main() -> None:
+        log = MemoryLog(broker=MemoryBroker("default", partition_count=1))
+        await log.open(create=True)
+        await project(log, postgres)
+        connection = await connect(postgres)
+        try:
+            await connection.execute(
+                "insert into refold_a.effects (partition, superseded, effect_key, run_id, slot, "
+                "step, policy, generation, attempts, outcome, absent_until_proven, first_at, "
+                "last_at) select 0, false, 'k' || i, 'r' || i, 'charge#1', 'charge', 'keyed', 0, "
+                "1, case when i % 5000 = 7 then 'in_doubt' else 'done' end, i % 5000 = 8, now(), "
+                "timestamptz 'epoch' + i * interval '1 second' from generate_series(1, 20000) i; "
+                "insert into refold_a.findings (partition, run_id, finding_id, at, kind, "
+                "effect_key, slot, step, detail, command, settled) select 0, 'r' || i, 'f' || i, "
+                "timestamptz 'epoch' + i * interval '1 second', 'missing', 'k', 's', 't', 'd', "
+                "'c', i % 5000 <> 7 from generate_series(1, 20000) i; "
+                "analyze refold_a.effects, refold_a.findings"
+            )
+            for asked, index in (
+                (EffectsAsked(outcome=("in_doubt",)), "effects_not_done"),
+                (EffectsAsked(outcome=("in_doubt", "failed")), "effects_not_done"),
+                (EffectsAsked(absent_until_proven=True), "effects_unproven"),
+                (EffectsAsked(), "effects_last"),
+                (EffectsAsked(effect_key="k9"), "effects_key"),
+                (FindingsAsked(settled=False), "findings_open"),
+                (FindingsAsked(), "findings_at"),
+            ):
+                _, sql = statement(asked, None, 100, "public")
+                plan = await connection.fetch(f"explain {sql.text}", *sql.values)
+                assert index in "\n".join(row[0] for row in plan), (asked, plan)
+        finally:
+            await close(connection)
 
     asyncio.run(main())
 

@@ -43,6 +43,10 @@ create table @set@.effects partition of @schema@.refold_effects (
 
 create index effects_key on @set@.effects (effect_key);
 create index effects_last on @set@.effects (last_at);
+-- Of what people look for there are few, among millions that are done.
+create index effects_not_done on @set@.effects (outcome, last_at desc) where outcome <> 'done';
+create index effects_unproven on @set@.effects (last_at desc) where absent_until_proven;
+
 create table @set@.rejections partition of @schema@.refold_rejections (
     of_set default '@name@',
     primary key (partition, "offset")
@@ -57,3 +61,4 @@ create table @set@.findings partition of @schema@.refold_findings (
 ) for values in ('@name@');
 
 create index findings_at on @set@.findings (at desc);
+create index findings_open on @set@.findings (at desc) where not settled;
