@@ -24,9 +24,13 @@ from refold.gateway.roles import Role
 from refold.gateway.serving import serve
 from refold.gateway.settings import GatewaySettings
 from refold.gateway.tokens import TokenFile
+from refold.log import Topic
 from refold.log.memory import MemoryLog
 from refold.worker import Worker
+from refold_schemas.codec import Codec
 from refold_schemas.errors.gateway import AddressTaken
+from refold_schemas.registry import FileRegistry
+from refold_tools.archive import Archiving, Plan
 from support.gateway_lab import app
 
 WITHIN = timedelta(seconds=20)
@@ -137,6 +141,31 @@ async def events(
                 if len(found) == count:
                     break
     return found
+
+
+def test_a_stream_says_what_of_its_run_was_archived(tmp_path: Path) -> None:
+    """A reader that comes back late must not take what is left for what there was."""
+
+    async def scene(live: Live) -> None:
+        await live.start("pages", [1, 2], "r1")
+        await live.client.handle("r1").result(within=WITHIN)
+        told = await events(live, "r1", 1)
+        await live.restart_worker()  # a checkpoint is written
+        log = MemoryLog(URL)
+        await log.open(create=False)
+        plan = Plan(tmp_path / "archive", 2**50, 2**50)
+        await Archiving(log, Codec(FileRegistry()), plan).partition(0)
+        start, _ = await log.bounds(Topic.EVENTS, 0)
+        assert start > 2
+        await log.close()
+        files = list(await live.client.archived("r1"))
+        assert files
+        for after in (None, int(told[0][0])):
+            assert await events(live, "r1", 1, after) == [("", {"archived": files})]
+        (_, claim), *_ = await events(live, "r1", 1, start - 1)
+        assert claim["event"] == "PartitionClaimed"
+
+    play(tmp_path, scene)
 
 
 def test_a_stream_has_what_is_stored_and_what_comes_and_goes_on_where_it_was(

@@ -75,7 +75,10 @@ def last_event_id(request: Request) -> int | None:
 
 
 class EventStream(Response):
-    """The response: `records` are followed, and shown as `shown` says."""
+    """The response: `records` are followed, and shown as `shown` says.
+
+    `archived` are the files that hold what should have come before them: they are told first.
+    """
 
     media_type = "text/event-stream"
 
@@ -86,11 +89,12 @@ class EventStream(Response):
         caller: Caller,
         records: AsyncGenerator[HistoryRecord, None],
         shown: Shown,
+        archived: tuple[str, ...] = (),
     ) -> None:
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._request, self._gateway, self._caller = request, gateway, caller
-        self._records, self._shown = records, shown
+        self._records, self._shown, self._archived = records, shown, archived
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until the reader goes, is too slow, may no more, or the gateway stops."""
@@ -130,6 +134,8 @@ class EventStream(Response):
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
         await self._send(send, start)
         await self._body(send, f"retry: {RETRY_MS}\n\n".encode())
+        if self._archived:
+            await self._body(send, _message("archived", {"archived": self._archived}))
         try:
             await self._follow(send)
         except RefoldError as error:
@@ -166,8 +172,7 @@ class EventStream(Response):
 
     async def _last_word(self, send: Send, error: RefoldError) -> None:
         _, body, _ = problem(error, request_id_of(self._request))
-        data = json.dumps(body, ensure_ascii=False)
-        await self._body(send, f"event: problem\ndata: {data}\n\n".encode("utf-8", "replace"))
+        await self._body(send, _message("problem", body))
 
     async def _body(self, send: Send, data: bytes) -> None:
         await self._send(send, {"type": "http.response.body", "body": data, "more_body": True})
@@ -180,6 +185,12 @@ class EventStream(Response):
                 await send(message)
         except TimeoutError:
             raise ReaderTooSlow(f"nothing was taken for {stall_s:g} s") from None
+
+
+def _message(kind: str, body: object) -> bytes:
+    """An event that is no record: it has no id, so that a reader goes on behind the last record."""
+    data = json.dumps(body, ensure_ascii=False)
+    return f"event: {kind}\ndata: {data}\n\n".encode("utf-8", "replace")
 
 
 async def _gone(receive: Callable[[], Awaitable[Message]]) -> None:

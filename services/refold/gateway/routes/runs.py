@@ -31,6 +31,7 @@ from refold.gateway.shapes import (
 )
 from refold.gateway.state import Gateway, gateway_of, today, zone_of
 from refold.gateway.streams import EventStream, last_event_id, shown_in
+from refold.log import Topic
 from refold_projections.fold import RunState, Slot, sentence
 from refold_projections.fold.plain import boundary_json, iso
 from refold_schemas.errors.cli import ResultNotThere, RunCancelledError, RunFailedError, RunUnknown
@@ -184,7 +185,8 @@ async def events(
     """Follow a run: server-sent events, each a record of its history, its offset the id.
 
     Claims are among them: with one, what was under way is in doubt. A reader that is too slow is
-    cut off and goes on with `Last-Event-ID`.
+    cut off and goes on with `Last-Event-ID`. Where records that it asks for were archived, an event
+    `archived` names their files first.
     """
     gateway = gateway_of(request)
     zone = zone_of(gateway, time_zone)
@@ -193,8 +195,12 @@ async def events(
     settings = gateway.settings
     if last is None and not await _exists(gateway, run_id):
         raise RunUnknown(run_id, gateway.namespace)
-    records = gateway.client.follow(run_id, after=last, count_max=settings.stream_queue_max)
-    return EventStream(request, gateway, caller, records, shown_in(zone, record_shape))
+    client = gateway.client
+    start, _ = await client.log.bounds(Topic.EVENTS, client.partition_of(run_id))
+    missing = start > (0 if last is None else last + 1)
+    archived = await client.archived(run_id) if missing else ()
+    records = client.follow(run_id, after=last, count_max=settings.stream_queue_max)
+    return EventStream(request, gateway, caller, records, shown_in(zone, record_shape), archived)
 
 
 async def _exists(gateway: Gateway, run_id: str) -> bool:
