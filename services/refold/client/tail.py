@@ -7,7 +7,6 @@ handles and costs next to nothing beside the owner that writes what it reads.
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
@@ -234,8 +233,7 @@ class PartitionTail:
         self._closed = True
         if self._task is not None:
             self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait({self._task})  # not awaited itself: our own cancellation is kept
         self._fail(ClientClosed())
 
     def _check_open(self) -> None:

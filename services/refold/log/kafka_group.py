@@ -7,7 +7,6 @@ Source: Kafka's group protocol (JoinGroup, SyncGroup, Heartbeat), KIP-345 for st
 """
 
 import asyncio
-import contextlib
 import json
 from collections.abc import Collection, Mapping
 
@@ -149,8 +148,9 @@ class Member:
     async def stop(self) -> None:
         """End the task; the group is told nothing and waits for the session to expire."""
         self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+        await asyncio.wait({self._task})  # not awaited itself: our own cancellation is kept
+        if not self._task.cancelled():
+            self._task.result()
 
     async def _run(self) -> None:
         while True:
