@@ -6,7 +6,7 @@ read again change nothing that has them. It holds as long as the steps are store
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from refold_projections.figures.cells import (
     NAMES_MAX,
@@ -22,6 +22,7 @@ from refold_projections.figures.measuring import Counts, Moment, claimed, measur
 from refold_projections.figures.memory import OpenRun
 from refold_projections.figures.spans import Span
 from refold_projections.fold.boundary import FOR_A_PERSON
+from refold_projections.fold.partition import StoredRecord
 from refold_projections.fold.position import Position, Verdict, judge
 from refold_schemas.codec import KIND_REPORT, Codec, RecordHeader
 from refold_schemas.errors import SchemaUnavailable, UndecodableRecord
@@ -33,30 +34,6 @@ FAILED_KEPT_MAX = 10_000
 """The same for failed ones: a person may let them go on."""
 CHUNK_EVENTS_MAX = 400
 """Records between two writes: two chunks are fewer than the ended runs that are remembered."""
-
-
-class StoredRecord(Protocol):
-    """What is needed of a stored record (`refold.log` has it)."""
-
-    @property
-    def offset(self) -> int:
-        """Its place in the partition."""
-
-    @property
-    def key(self) -> bytes | None:
-        """The UTF-8 run_id, None for partition events."""
-
-    @property
-    def value(self) -> bytes | None:
-        """The framed Avro body."""
-
-    @property
-    def header(self) -> bytes | None:
-        """The `refold` header."""
-
-    @property
-    def append_ms(self) -> int:
-        """The log's clock."""
 
 
 class Waiting(NamedTuple):
