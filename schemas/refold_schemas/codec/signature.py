@@ -17,9 +17,15 @@ SIZES = {HMAC_SHA256: 32, ED25519: 64}
 KEY_ID_MAX = 64
 CONTEXT = b"refold-command-signature-1"
 PRIVILEGED = frozenset(
-    {"DecideApproval", "EraseSubject", "ForkRun", "MigrateRun", "ResolveStep", "RetryRun"}
+    {
+        *("DecideApproval", "EraseSubject", "ForkRun", "MigrateRun", "ResolveStep", "RetryRun"),
+        "RecordFinding",
+    }
 )
-"""Commands that are a person's word: where keys are set, unsigned ones are rejected (design, 4)."""
+"""Commands that people act on: where keys are set, unsigned ones are rejected (design, 4).
+
+Of findings too: they silence a red row, and name a command that a person is to type.
+"""
 _HEAD = struct.Struct(">BBBB")
 _LENGTH = struct.Struct(">I")
 
