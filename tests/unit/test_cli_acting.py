@@ -37,7 +37,7 @@ silent = declining = True
 thinks_for_ever = False
 
 
-@app.step(policy=Policy.ESCALATE, timeout=timedelta(milliseconds=400))
+@app.step(policy=Policy.ESCALATE, timeout=timedelta(milliseconds=500))
 async def charge(fx: Effect, order_id: str) -> dict:
     if order_id == "declined" and declining:
         raise NotDone("no funds")
