@@ -5,8 +5,9 @@ for it was being processed, and the run jammed.
 """
 
 from collections import Counter
-from datetime import timedelta
+from datetime import UTC, date, timedelta
 from itertools import permutations
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -22,8 +23,10 @@ from refold_projections.fold import (
     Verdict,
     evolve,
     from_snapshot,
+    sentence,
     to_snapshot,
 )
+from refold_projections.fold.plain import boundary_json
 from refold_schemas.events import (
     CommandRejected,
     RunCancelled,
@@ -240,3 +243,24 @@ def test_a_cancel_that_meets_a_timer_jams_nothing_f28(
     asked = any(isinstance(event, RunCancelRequested) for event in events)
     assert lab.status() == ("cancelled" if asked else "completed")
     assert not lab.state().timers
+
+
+# ---- for longer than a calendar goes
+
+
+@pytest.mark.parametrize("duration", [timedelta.max, timedelta(days=9_000_000)])
+def test_a_run_may_sleep_for_ever_and_its_boundary_can_be_read(duration: timedelta) -> None:
+    app = App("sleepers")
+
+    @app.run("for_ever")
+    async def for_ever(ctx: RunContext) -> None:
+        await ctx.sleep(duration)
+
+    lab = Lab()
+    lab.worker(app)
+    lab.start("for_ever")
+    lab.run(10, until=lambda: lab.needs("time"))
+    seen = lab.boundary()
+    told = sentence(seen, ZoneInfo("Asia/Tokyo"), date(2026, 8, 1))
+    assert boundary_json(seen, 0, 1, UTC, told)["status"] == "waiting"
+    assert told == "no steps complete, waiting until 9999-12-31 23:59"

@@ -1,19 +1,20 @@
 """Boundaries as plain JSON: what a program reads that knows no Python class."""
 
-from datetime import UTC, datetime, tzinfo
+from datetime import tzinfo
 
 from refold_projections.fold import Boundary
 from refold_projections.fold.boundary import OpenStep
+from refold_projections.fold.calendar import on_calendar
 
 
 def iso(at_ms: int, zone: tzinfo) -> str:
     """A time as ISO 8601 with its offset, to the millisecond.
 
+    >>> from datetime import UTC
     >>> iso(0, UTC)
     '1970-01-01T00:00:00.000+00:00'
     """
-    at = datetime.fromtimestamp(at_ms / 1000, UTC).astimezone(zone)
-    return at.isoformat(timespec="milliseconds")
+    return on_calendar(at_ms, zone).isoformat(timespec="milliseconds")
 
 
 def boundary_json(

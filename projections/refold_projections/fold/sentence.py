@@ -1,8 +1,9 @@
 """The operator's sentence: a pure function of boundary, time zone and today's date."""
 
-from datetime import UTC, date, datetime, tzinfo
+from datetime import date, tzinfo
 
 from refold_projections.fold.boundary import Boundary
+from refold_projections.fold.calendar import on_calendar
 
 NEAR_MS = 3_600_000
 _WORDS = tuple(
@@ -23,16 +24,16 @@ def count_words(number: int, noun: str) -> str:
 
 def moment(at_ms: int, zone: tzinfo, today: date) -> str:
     """A time of day today, else with its date: `14:07`, `2026-08-08 14:07`."""
-    at = datetime.fromtimestamp(at_ms / 1000, UTC).astimezone(zone)
+    at = on_calendar(at_ms, zone)
     return f"{at:%H:%M}" if at.date() == today else f"{at:%Y-%m-%d %H:%M}"
 
 
 def moment_near(at_ms: int, zone: tzinfo, now_ms: int) -> str:
     """The same, with seconds where it is within an hour of now: `14:07:09`."""
-    at = datetime.fromtimestamp(at_ms / 1000, UTC).astimezone(zone)
+    at = on_calendar(at_ms, zone)
     if abs(at_ms - now_ms) < NEAR_MS:
         return f"{at:%H:%M:%S}"
-    return moment(at_ms, zone, datetime.fromtimestamp(now_ms / 1000, UTC).astimezone(zone).date())
+    return moment(at_ms, zone, on_calendar(now_ms, zone).date())
 
 
 def sentence(boundary: Boundary, zone: tzinfo, today: date) -> str:

@@ -6,10 +6,10 @@ A kind says how a value travels: `time` as milliseconds since 1970 UTC, `json` a
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from refold_projections.fold.calendar import cut
+
 Row = tuple[Any, ...]
 
-TIME_MS_MIN, TIME_MS_MAX = -62_135_596_800_000, 253_402_300_799_999
-"""The years 1 to 9999: what Python and Postgres both have."""
 _SENT = {
     "text": "text",
     "int": "int",
@@ -91,7 +91,7 @@ def _n(name: str) -> str:
 
 def at(time_ms: int | None) -> int | None:
     """A time as both sides have it: beyond the years 1 to 9999 it is cut."""
-    return None if time_ms is None else max(TIME_MS_MIN, min(time_ms, TIME_MS_MAX))
+    return None if time_ms is None else cut(time_ms)
 
 
 def _table(name: str, key_size: int, columns: str) -> Table:
@@ -111,16 +111,16 @@ RUNS = _table(
 STEPS = _table(
     "steps",
     2,
-    "run_id text, slot text, partition int, step text, born int, policy text, status text, "
-    "attempt int, since time, at time, effect_key text, arguments json, result json, "
+    "run_id text, slot text, partition int, step text, born bigint, policy text, status text, "
+    "attempt bigint, since time, at time, effect_key text, arguments json, result json, "
     "error_type text, error_message text, said text, escalated bool, absent_until_proven bool, "
     "conflicted bool, kept bytes",
 )
 ATTEMPTS = _table(
     "attempts",
     3,
-    "run_id text, slot text, attempt int, partition int, status text, began_at time, "
-    "timeout_ms bigint, settle_ms bigint, generation int, reason text, evidence text, "
+    "run_id text, slot text, attempt bigint, partition int, status text, began_at time, "
+    "timeout_ms bigint, settle_ms bigint, generation bigint, reason text, evidence text, "
     "claim_id bytes, n bigint, conflict bool",
 )
 TIMERS = _table(
@@ -129,8 +129,8 @@ TIMERS = _table(
 EFFECTS = _table(
     "effects",
     3,
-    "run_id text, slot text, generation int, partition int, effect_key text, step text, "
-    "policy text, attempts int, outcome text, evidence text, amounts json, "
+    "run_id text, slot text, generation bigint, partition int, effect_key text, step text, "
+    "policy text, attempts bigint, outcome text, evidence text, amounts json, "
     "absent_until_proven bool, superseded bool, first_at time, last_at time",
 )
 REJECTIONS = _table(

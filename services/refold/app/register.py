@@ -337,4 +337,5 @@ def _ms(what: str, field: str, duration: timedelta | None) -> int | None:
     if duration < timedelta(0):
         raise RegistrationRefused(what, f"{field} is negative", f"write a {field} of zero or more")
     # Rounded up: half a millisecond must not become "at once".
-    return -(-duration // timedelta(milliseconds=1))
+    whole_ms, rest = divmod(duration, timedelta(milliseconds=1))
+    return whole_ms + bool(rest)

@@ -152,7 +152,8 @@ class Births:
             if self._is_open(self.record, kept):
                 self.asks.append(Unsettled(slot, None, False))
         else:
-            self.asks.append(SleepAsked(slot, -(-duration // timedelta(milliseconds=1))))
+            whole_ms, rest = divmod(duration, timedelta(milliseconds=1))
+            self.asks.append(SleepAsked(slot, whole_ms + bool(rest)))
         self._wait(branch, slot, None)
 
     def _wait(self, branch: Branch, slot: str, definition: StepDef | None) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from datetime import UTC, datetime, tzinfo
+from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -272,6 +272,7 @@ def _history_json(
 
 def _history_lines(records: "list[HistoryRecord]", zone: tzinfo, home: int) -> None:
     from refold.client.words import event_words
+    from refold_projections.fold.calendar import on_calendar
     from refold_tools.cli.output import say
 
     today = datetime.now(zone).date()
@@ -284,7 +285,7 @@ def _history_lines(records: "list[HistoryRecord]", zone: tzinfo, home: int) -> N
     slot_width = max(len(words.slot) if words else 0 for words in lines)
     day = None
     for record, words, place in zip(records, lines, places, strict=True):
-        at = datetime.fromtimestamp(record.at_ms / 1000, UTC).astimezone(zone)
+        at = on_calendar(record.at_ms, zone)
         if at.date() != day:
             said = f"{at:%Y-%m-%d}" if day else f"{at:%Y-%m-%d}, times in {zone}"
             day = at.date()

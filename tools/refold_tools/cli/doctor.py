@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections import Counter
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from refold_tools.cli.options import JsonOption, LogOption
@@ -378,7 +377,9 @@ def _of_partition(one: Partition) -> list[Finding]:
     elif one.lag:
         found.append(Finding(NOTE, name, f"{one.lag} command(s) are not decided yet"))
     if one.parked and one.parked_since_ms is not None:
-        since = datetime.fromtimestamp(one.parked_since_ms / 1000, UTC)
+        from refold_projections.fold.calendar import on_calendar
+
+        since = on_calendar(one.parked_since_ms)
         ids = ", ".join(str(schema_id) for schema_id in one.parked_ids[:IDS_SHOWN])
         found.append(
             Finding(

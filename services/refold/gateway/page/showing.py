@@ -7,8 +7,10 @@ nobody sees or that turn the text around them, sizes, and times.
 import json
 import unicodedata
 from collections.abc import Collection
-from datetime import UTC, datetime, tzinfo
+from datetime import datetime, tzinfo
 from typing import Any, NamedTuple
+
+from refold_projections.fold.calendar import on_calendar
 
 VALUE_SHOWN_MAX = 2_000
 """Characters of a value on a run's page; the whole of it is a link away."""
@@ -164,7 +166,7 @@ def size(size_bytes: int) -> str:
 
 def from_ms(at_ms: int) -> datetime:
     """A time of the log."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC)
+    return on_calendar(at_ms)
 
 
 class Sign(NamedTuple):
