@@ -17,9 +17,9 @@ from refold_projections.tables import database, sets
 from refold_projections.tables.database import Connection, Pool
 from refold_projections.tables.migrating import check
 from refold_projections.tables.names import names_in
-from refold_projections.tables.store import Store, live_of
+from refold_projections.tables.store import Store, Superseded, take
 from refold_schemas.codec import Codec
-from refold_schemas.errors.tables import TablesNotTrue, TablesOfAnother
+from refold_schemas.errors.tables import LogShorterThanTables, TablesBehindLog, TablesNotTrue
 
 AT_ONCE = 3
 """Partitions that are filled side by side."""
@@ -79,14 +79,21 @@ class Rebuild:
         held = await database.connect(self._url, name="refold rebuild", statement_timeout_ms=0)
         try:
             await check(held, self._names)
-            namespace = (await live_of(held, self._names)).namespace
-            if namespace not in ("", self._log.facts.namespace):
-                raise TablesOfAnother(self._names.schema, namespace, self._log.facts.namespace)
+            facts = self._log.facts
+            await take(held, self._names, facts.namespace, facts.topic_ids)
             beside = await sets.reserve(held, self._names)
             if not beside.begun:
                 await sets.empty(self._pool, self._names, beside.name)
             store = Store(self._names, beside.name, self._codec)
-            projectors = await self._fill(store)
+            try:
+                projectors = await self._fill(store)
+            except (LogShorterThanTables, TablesBehindLog):
+                if not beside.begun:
+                    raise
+                # What was filled before the stop is of a log that is no more: it is begun anew.
+                await sets.empty(self._pool, self._names, beside.name)
+                beside = beside._replace(begun=False)
+                projectors = await self._fill(store)
             verified: list[Verified] = []
             if not self._stopping.is_set():
                 verified = await self._verify(held, store)
@@ -120,8 +127,7 @@ class Rebuild:
         async def fill(one: PartitionProjector) -> None:
             async with room:
                 if not self._stopping.is_set():
-                    await one.load()
-                    await one.follow(self._stopping, wait=False)
+                    await self._follow(one, self._stopping, load=True)
 
         def say() -> None:
             done = sum(
@@ -176,8 +182,29 @@ class Rebuild:
         return generation
 
     async def _up_to(self, one: PartitionProjector, offset: int) -> None:
-        never = asyncio.Event()
-        await one.follow(never, until=offset or None, wait=False)
+        await self._follow(one, asyncio.Event(), until=offset or None)
+
+    @staticmethod
+    async def _follow(
+        one: PartitionProjector,
+        stopping: asyncio.Event,
+        *,
+        until: int | None = None,
+        load: bool = False,
+    ) -> None:
+        """Follow to the log's end, or `until`; from the rows again where somebody else wrote them.
+
+        That may be a projector which has slept since this set was the live one, for half a second.
+        """
+        while True:
+            try:
+                if load:
+                    await one.load()
+                await one.follow(stopping, until=until, wait=False)
+                return
+            except Superseded:
+                load = True
+                await asyncio.sleep(LOOK_S)
 
     @staticmethod
     async def _telling(works: Iterable[Coroutine[Any, Any, None]], say: Callable[[], None]) -> None:
