@@ -6,15 +6,17 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from refold.log import Log
+from refold.log import Log, Record
 from refold.log.memory import MemoryBroker
 from refold.log.sqlite import SqliteLog
 from refold.projector import ProjectorSettings
+from refold.projector.partition import PartitionProjector
 from refold.projector.rebuilding import Rebuild, Rebuilt, Step
 from refold_projections.tables import sets
 from refold_projections.tables.database import Pool, close, connect
@@ -164,6 +166,57 @@ def test_a_rebuild_that_was_stopped_is_taken_up(postgres: str) -> None:
     assert second.partitions[0].offset_next == 1_601
 
 
+def test_a_rebuild_that_was_stopped_begins_anew_where_the_log_is_another_one(postgres: str) -> None:
+    """What R610 says to do has to work: half a set of the log before is no reason to refuse."""
+    small = ProjectorSettings(batch_events_max=50, read_bytes_max=10_000)
+
+    async def play_it() -> Rebuilt:
+        log = await opened(a_log(200)[0])
+        await project(log, postgres)
+        first = Rebuild(log, postgres, CODEC, small)
+
+        def stop_soon(step: Step) -> None:
+            if step.done > 0:
+                first.stop()
+
+        first._on_step = stop_soon
+        assert (await first.run()).set_name is None
+        return await rebuilt(await opened(a_log(5)[0]), postgres)
+
+    ended = asyncio.run(play_it())
+    assert (ended.set_name, ended.resumed) == ("b", False)
+    assert ended.partitions[0].offset_next == 21
+
+
+def test_a_rebuild_goes_on_where_a_projector_that_slept_has_written_its_set(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, _ = a_log(200)
+    small = ProjectorSettings(batch_events_max=50, read_bytes_max=10_000)
+
+    async def play_it() -> tuple[Rebuilt, list[str]]:
+        log = await opened(broker)
+        await project(log, postgres)
+        first = Rebuild(log, postgres, CODEC, small)
+        batch, calls = PartitionProjector._batch, 0
+
+        async def and_another(one: PartitionProjector, chunk: Sequence[Record]) -> None:
+            nonlocal calls
+            calls += 1
+            await batch(one, chunk)
+            if calls == 3:
+                await one._written()
+                await rows(postgres, "update refold_b.positions set writer = 'x' returning 1")
+
+        monkeypatch.setattr(PartitionProjector, "_batch", and_another)
+        ended = await first.run()
+        return ended, differences(await verified(log, postgres))
+
+    ended, found = asyncio.run(play_it())
+    assert (ended.set_name, found) == ("b", [])
+    assert ended.partitions[0].offset_next == 801
+
+
 def test_two_rebuilds_at_once_are_one_too_many(postgres: str) -> None:
     broker, _ = a_log(5)
 
@@ -263,3 +316,15 @@ def test_the_commands_on_a_log_in_a_file(
     ]
     assert main(["projections", "verify"]) == 0
     assert f"set {ended['live']} says what the log says" in capsys.readouterr().out
+
+    # Rows that are of no partition of the log: nothing in it says so.
+    added = (
+        "insert into refold_findings select $1, 'r', 'f', 7, now(), '', '', '', '', '', '', true"
+    )
+    asyncio.run(rows(postgres, f"{added} returning 1", ended["live"]))
+    assert main(["projections", "verify"]) == 1
+    assert "partition 7, findings (r, f)" in capsys.readouterr().err
+    asyncio.run(rows(postgres, "delete from refold_findings returning 1"))
+    asyncio.run(rows(postgres, "delete from refold_positions returning 1"))
+    assert main(["projections", "verify"]) == 1
+    assert "the log says no such row, the table one" in capsys.readouterr().err

@@ -19,11 +19,14 @@ from refold_projections.fold import moment
 from refold_projections.tables.database import Pool, close, connect
 from refold_projections.tables.migrating import migrate
 from refold_projections.tables.names import names_in
-from refold_schemas.codec import Codec
+from refold_schemas.codec import KIND_CLAIM, Codec
 from refold_schemas.errors.tables import DatabaseUnavailable
 from refold_schemas.events import (
+    AmountsDeclared,
     CommandRejected,
     Event,
+    FindingRecorded,
+    PartitionClaimed,
     RunCompleted,
     RunFailed,
     StepInDoubt,
@@ -141,6 +144,48 @@ def test_hostile_names_errors_and_commands_are_shown(postgres: str) -> None:
     assert timer["due_at"].year == 9999
     refused = read(postgres, "select * from v1_rejections where run_id is null")
     assert refused[0]["raw"] == b"\x00\xff"
+
+
+def test_names_that_differ_in_the_log_differ_in_the_tables(postgres: str) -> None:
+    """Else two rows of a batch had one key, and Postgres would take neither."""
+    broker, writer = a_log()
+    shown = "a\\u0000b…59b271ae1bbcb1d31d41929817f4b16f"
+    for bad in (NUL, LITERAL, shown):
+        writer.write(bad, *started())
+        writer.write("one", *started(), intended(f"{bad}#1"), TimerScheduled(bad, 1, "x", "s", 1))
+        writer.write("one", finding(bad))
+    assert projected(broker, postgres) == []
+    counts = read(
+        postgres,
+        "select (select count(*) from v1_runs) as runs, (select count(*) from v1_steps) as steps, "
+        "(select count(*) from v1_timers) as timers, "
+        "(select count(*) from v1_findings) as findings",
+    )
+    assert counts == [{"runs": 4, "steps": 3, "timers": 3, "findings": 3}]
+
+
+def finding(finding_id: str) -> FindingRecorded:
+    return FindingRecorded(finding_id, "missing", "a#1", "a", "k", "d", "c", "open", "b", "w", "c1")
+
+
+def test_what_no_owner_writes_stops_no_partition(postgres: str) -> None:
+    """Numbers beyond 32 bits, times no calendar has, U+0000 in a claim and in amounts' names."""
+    broker, writer = a_log()
+    writer.at_ms = 2**62
+    writer.claim(f"w{NUL}", process=NUL)
+    writer.write(None, CommandRejected("c", "t", 2**62, "r", "d", None))
+    writer.write("one", *started(), AmountsDeclared("charge", (NUL,)))
+    writer.write("one", intended("charge#1"), intended("charge#1", attempt=2**31))
+    writer.at_ms = -(2**62)
+    writer.claim(process="p3")
+    writer.write("one", intended("charge#1", attempt=2**62), done("a#1"))
+    topics = (NUL,)
+    odd = PartitionClaimed("w", "p", "shop", "0.1.0", (), topics, 2**40, 2**40)
+    writer.epoch, writer.claim_id, writer.n = writer.epoch + 1, b"z" * 16, 0
+    writer._put(None, odd, KIND_CLAIM)
+    assert projected(broker, postgres) == []
+    [effect] = read(postgres, "select attempts, amounts from v1_effects")
+    assert effect == {"attempts": 3, "amounts": json.dumps({"a\\u0000b": None})}
 
 
 @pytest.fixture(params=["UTC", "Asia/Tokyo", "America/New_York"])

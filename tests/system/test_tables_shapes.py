@@ -4,10 +4,16 @@ import asyncio
 
 import pytest
 
-from refold_projections.tables.database import close, connect
+from refold_projections.tables.database import close, connect, translated
 from refold_projections.tables.migrating import check, migrate, migrations, pending
 from refold_projections.tables.names import VIEWS, names_in
-from refold_schemas.errors.tables import TablesDiffer, TablesMissing
+from refold_projections.tables.store import live_of
+from refold_schemas.errors.tables import (
+    DatabaseRefused,
+    DatabaseUrlInvalid,
+    TablesDiffer,
+    TablesMissing,
+)
 from support.postgres import rows
 
 NAMES = names_in("public")
@@ -76,3 +82,62 @@ def test_two_namespaces_have_room_in_one_database(postgres: str) -> None:
         return found
 
     assert asyncio.run(play()) == [(1,), (1,)]
+
+
+def test_a_role_with_select_on_one_view_reads_that_view(postgres: str) -> None:
+    """And it makes no tables: that it may not is said in words, with what to do."""
+    role = f"reader_{postgres.rpartition('/')[2]}"
+    server, _, rest = postgres.partition("//refold@")
+
+    async def play() -> None:
+        owner = await connect(postgres)
+        await migrate(owner, NAMES)
+        await owner.execute(f"create role {role} login")
+        try:
+            reader = await connect(f"{server}//{role}@{rest}")
+            for view in VIEWS:
+                await owner.execute(f"grant select on {view} to {role}")
+                assert await reader.fetch(f"select * from {view}") == []
+                await owner.execute(f"revoke select on {view} from {role}")
+            with pytest.raises(DatabaseRefused, match="permission denied"), translated(postgres):
+                await migrate(reader, names_in("mine"))
+            await close(reader)
+        finally:
+            await owner.execute(f"drop owned by {role}")
+            await owner.execute(f"drop role {role}")
+            await close(owner)
+
+    asyncio.run(play())
+
+
+def test_what_stands_in_the_way_of_the_tables_is_said(postgres: str) -> None:
+    for taken in ("refold", "pg_mine"):  # public's sets are refold_a and refold_b
+        with pytest.raises(DatabaseUrlInvalid, match="in the way"):
+            names_in(taken)
+    latin = f"{postgres}_latin"
+
+    async def play() -> None:
+        connection = await connect(postgres)
+        await connection.execute("create schema shop_a")
+        await connection.execute("create table shop_a.positions (x int)")
+        with pytest.raises(DatabaseRefused, match="already exists"), translated(postgres):
+            await migrate(connection, names_in("shop"))
+        await migrate(connection, NAMES)
+        await connection.execute("delete from refold_live")
+        with pytest.raises(TablesDiffer, match="neither set is live"):
+            await live_of(connection, NAMES)
+        name = latin.rpartition("/")[2]
+        await connection.execute(
+            f"create database {name} encoding 'LATIN1' lc_collate 'C' lc_ctype 'C' "
+            "template template0"
+        )
+        try:
+            other = await connect(latin)
+            with pytest.raises(TablesDiffer, match="LATIN1"):
+                await migrate(other, NAMES)
+            await close(other)
+        finally:
+            await connection.execute(f"drop database {name}")
+            await close(connection)
+
+    asyncio.run(play())

@@ -13,7 +13,7 @@ from refold_projections.fold.boundary import (
 )
 from refold_projections.fold.evidence import conflicts
 from refold_projections.fold.evolve import evolve
-from refold_projections.fold.ledger import LedgerEntry, amounts_json, ledger, of_slot
+from refold_projections.fold.ledger import Amount, LedgerEntry, amounts_json, ledger, of_slot
 from refold_projections.fold.orders import Orders, OrdersKept, ParkedCommand
 from refold_projections.fold.packed import Armed, RunStates, is_idle, snapshot_pieces
 from refold_projections.fold.partition import Applied, Facts, Mark, PartitionFold, stamp_of
@@ -61,6 +61,7 @@ __all__ = [
     "NO_CLAIM",
     "OPEN",
     "UNSETTLED",
+    "Amount",
     "Applied",
     "Armed",
     "Attempt",

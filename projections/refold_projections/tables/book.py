@@ -6,6 +6,7 @@ from refold_projections.fold import (
     ABSENT,
     DENIED,
     OPEN,
+    Amount,
     Boundary,
     DoneStep,
     FailedStep,
@@ -285,7 +286,7 @@ class Book:
                     entry.attempts,
                     entry.outcome,
                     evidence,
-                    amounts_json(entry.amounts) if entry.amounts else None,
+                    _amounts_shown(entry.amounts),
                     entry.absent_until_proven,
                     entry.generation != slot.generation,
                     at(entry.first_ms),
@@ -362,6 +363,10 @@ class Book:
             len(self.open),
             pack_run(codec, state, mark),
         )
+
+
+def _amounts_shown(amounts: dict[str, Amount]) -> str | None:
+    return amounts_json({text(one): amounts[one] for one in amounts}) if amounts else None
 
 
 def _joined(told: list[str | int]) -> list[str | int]:

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from refold_schemas.errors import RefoldError
 from refold_schemas.errors.tables import (
     DatabaseClientMissing,
+    DatabaseRefused,
     DatabaseUnavailable,
     DatabaseUrlInvalid,
 )
@@ -198,17 +199,26 @@ def is_away(error: BaseException) -> bool:
 
 @contextmanager
 def translated(url: str) -> Iterator[None]:
-    """What says that the database is away becomes DatabaseUnavailable."""
+    """What Postgres says becomes DatabaseUnavailable or DatabaseRefused."""
     try:
         yield
-    except RefoldError:
-        raise
     except Exception as error:
-        if is_away(error):
-            # The end of a transaction on a connection that is lost hides what it was lost by.
-            first = error.__context__ if "__aexit__" in str(error) else None
-            raise DatabaseUnavailable(shown(url), told(first or error)) from error
-        raise
+        if (ours := in_our_words(error, url)) is error:
+            raise
+        raise ours from error
+
+
+def in_our_words(error: Exception, url: str) -> Exception:
+    """What Postgres says as an error of ours; any other error as it is."""
+    if isinstance(error, RefoldError):
+        return error
+    if is_away(error):
+        # The end of a transaction on a connection that is lost hides what it was lost by.
+        first = error.__context__ if "__aexit__" in str(error) else None
+        return DatabaseUnavailable(shown(url), told(first or error))
+    if isinstance(error, client().PostgresError):
+        return DatabaseRefused(shown(url), told(error))
+    return error
 
 
 def is_missing(error: BaseException) -> bool:

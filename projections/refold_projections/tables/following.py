@@ -21,6 +21,7 @@ from refold_projections.fold import (
 from refold_projections.fold.partition import StoredRecord
 from refold_projections.tables.book import Book, Noted, Rows
 from refold_projections.tables.keeping import Packer
+from refold_projections.tables.shapes import at
 from refold_projections.tables.showing import name, text
 from refold_schemas.codec import Codec, RecordHeader
 from refold_schemas.errors import SchemaUnavailable, UndecodableRecord
@@ -161,7 +162,7 @@ class Following:
         if run_id is None:
             if verdict is Verdict.CLAIM:
                 self._claim_changed = True
-                self.claimed_ms = None if header is None else header.at_ms
+                self.claimed_ms = None if header is None else at(header.at_ms)
             elif isinstance(event, PartitionReleased):
                 self._claim_changed = True
             elif isinstance(event, CommandRejected) and header is not None:
@@ -240,7 +241,7 @@ class Following:
             (
                 self.partition,
                 offset,
-                header.at_ms,
+                at(header.at_ms),
                 None if run_id is None else name(run_id),
                 text(event.command_id),
                 text(event.command_type),

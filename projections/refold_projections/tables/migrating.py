@@ -59,9 +59,13 @@ def migrations() -> tuple[Migration, ...]:
 async def migrate(connection: Connection, names: Names) -> tuple[int, ...]:
     """Apply what is missing, all or nothing; return the numbers. Several may call it at once.
 
-    Raises TablesDiffer where the tables are of a newer version, or a migration was changed.
+    Raises TablesDiffer where the tables are of a newer version, or a migration was changed, or the
+    database is not in UTF8: it could not hold what the log holds.
     """
     applied: list[int] = []
+    encoding = await connection.fetchval("select current_setting('server_encoding')")
+    if encoding != "UTF8":
+        raise TablesDiffer(names.schema, f"the database is in {encoding}, and has to be in UTF8")
     async with connection.transaction():
         await connection.execute("select pg_advisory_xact_lock($1)", LOCK)
         for schema in (names.schema, *map(names.of_set, SETS)):

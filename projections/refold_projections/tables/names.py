@@ -45,4 +45,7 @@ def names_in(schema: str) -> Names:
         raise DatabaseUrlInvalid(
             f"{schema!r} is no name of a schema: small letters, digits and _, at most 60"
         )
+    if schema == "refold" or schema.startswith("pg_"):
+        whose = "the sets of the schema public" if schema == "refold" else "Postgres's own schemas"
+        raise DatabaseUrlInvalid(f"a schema {schema!r} would be in the way of {whose}")
     return Names(schema)

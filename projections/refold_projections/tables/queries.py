@@ -17,6 +17,7 @@ from refold_projections.tables.cursors import Key, cursor_of, values_of
 from refold_projections.tables.database import (
     check_url,
     client,
+    in_our_words,
     is_away,
     is_missing,
     shown,
@@ -363,9 +364,7 @@ class Views:
             return TablesMissing(self._schema, (1,))
         if isinstance(error, client().QueryCanceledError):
             return QueryTooLong(f"a query took over {self._statement_s:g} s")
-        if is_away(error):
-            return DatabaseUnavailable(shown(self._url), told(error))
-        return error
+        return in_our_words(error, self._url)
 
     async def _acquired(self) -> tuple[Any, Any]:
         """The pool and a connection of it. Raises DatabaseUnavailable, whatever keeps it away.

@@ -25,6 +25,7 @@ _UNUSUAL = re.compile(r"[$\\]|[0-9]{200}|[eE][+-]?[0-9]{3}")
 
 What is left is checked by pydantic's parser, which also refuses what is nested 200 deep.
 """
+_WITH_DIGEST = re.compile(r"…[0-9a-f]{32}\Z")
 
 
 def text(value: str) -> str:
@@ -49,11 +50,19 @@ def optional(value: str | None) -> str | None:
 
 
 def name(value: str) -> str:
-    """A text that rows are found by: a very long one is cut, with a digest at its end."""
-    value = text(value)
-    if len(value) * 4 <= KEY_BYTES_MAX or len(value.encode()) <= KEY_BYTES_MAX:
+    r"""A text that rows are found by: no two are shown alike.
+
+    One that is cut or escaped, or that looks as if it were, has a digest at its end.
+
+    >>> name("a\\u0000b"), name("a\x00b")
+    ('a\\u0000b', 'a\\u0000b…59b271ae1bbcb1d31d41929817f4b16f')
+    """
+    told = text(value)
+    is_short = len(told) * 4 <= KEY_BYTES_MAX or len(told.encode()) <= KEY_BYTES_MAX
+    if is_short and told == value and (value.isascii() or not _WITH_DIGEST.search(value)):
         return value
-    return f"{value[:200]}…{hashlib.sha256(value.encode()).hexdigest()[:32]}"
+    digest = hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return f"{told[:200]}…{digest}"
 
 
 def value_json(value: Value | None) -> str | None:

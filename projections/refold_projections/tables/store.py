@@ -18,6 +18,7 @@ from refold_projections.tables.names import Names
 from refold_projections.tables.shapes import TABLES, Row
 from refold_projections.tables.showing import name, text
 from refold_schemas.codec import Codec
+from refold_schemas.errors.tables import TablesDiffer, TablesOfAnother
 
 RUNS_AT_ONCE = 500
 MANY = 300
@@ -56,16 +57,47 @@ _FACTS = (
 
 
 async def live_of(connection: Connection, names: Names) -> Live:
-    """The live set."""
+    """The live set. Raises TablesDiffer where the row that says it is gone."""
     row = await connection.fetchrow(
         f"select live, generation, namespace, topic_ids from {names.schema}.refold_live"
     )
+    if row is None:
+        raise TablesDiffer(names.schema, "refold_live has no row, so neither set is live")
     return Live(row[0], row[1], row[2], tuple(row[3]))
+
+
+async def take(
+    connection: Connection, names: Names, namespace: str, topic_ids: Sequence[str]
+) -> Live:
+    """Take tables that nobody has for this namespace; the live set.
+
+    Raises TablesOfAnother where they are of another one.
+    """
+    await connection.execute(
+        f"update {names.schema}.refold_live set namespace = $1, topic_ids = $2 "
+        "where namespace = ''",
+        namespace,
+        list(topic_ids),
+    )
+    live = await live_of(connection, names)
+    if live.namespace != namespace:
+        raise TablesOfAnother(names.schema, live.namespace, namespace)
+    return live
+
+
+def escaped(facts: Facts) -> Facts:
+    """The facts, their texts as tables show them."""
+    return facts._replace(
+        process=text(facts.process),
+        owner=text(facts.owner),
+        app=text(facts.app),
+        topic_ids=tuple(map(text, facts.topic_ids)),
+    )
 
 
 def _shown(facts: Facts) -> list[Any]:
     """Facts as Postgres can hold them."""
-    return [text(one) if isinstance(one, str) else one for one in facts]
+    return list(escaped(facts))
 
 
 class Store:

@@ -83,6 +83,22 @@ class TablesDiffer(RefoldError):
         )
 
 
+class DatabaseRefused(RefoldError):
+    """Postgres answers, and refuses what refold asks: a right, a name or an object is not ours."""
+
+    code: ClassVar[str] = "R607"
+    exit_code: ClassVar[int] = 4
+
+    def __init__(self, url: str, reason: str) -> None:
+        self.url, self.reason = url, reason
+        super().__init__(
+            f"the database {url} refuses: {reason}",
+            kept="the log, and the tables as they were: what was begun was taken back",
+            next="give the role the rights, or the tables a schema of their own (--schema NAME), "
+            "in a database in UTF8",
+        )
+
+
 class LogShorterThanTables(RefoldError):
     """The log does not hold what the tables were filled from: it was cut, or is another one."""
 

@@ -19,10 +19,10 @@ from refold_projections.tables.database import Pool
 from refold_projections.tables.migrating import migrate
 from refold_projections.tables.names import names_in
 from refold_projections.tables.sets import Building, building
-from refold_projections.tables.store import Live, Store, Superseded, live_of
+from refold_projections.tables.store import Live, Store, Superseded, live_of, take
 from refold_schemas.codec import Codec
 from refold_schemas.errors import LogUnavailable, RefoldError, SchemaUnavailable
-from refold_schemas.errors.tables import DatabaseUnavailable, TablesMissing, TablesOfAnother
+from refold_schemas.errors.tables import DatabaseUnavailable, TablesMissing
 
 CONNECTION_WAIT_S = 120.0
 """How long a partition waits for one of our connections, which our other partitions have."""
@@ -104,8 +104,8 @@ class Projector:
 
         Waits, with back-off, for a database or a log that is away, and says so. Raises what waiting
         does not mend: TablesOfAnother, TablesDiffer, TablesMissing (somebody has dropped them while
-        we wrote), LogShorterThanTables, TablesBehindLog,
-        EventsGone, RowRefused.
+        we wrote), DatabaseRefused,
+        LogShorterThanTables, TablesBehindLog, EventsGone, RowRefused.
         """
         try:
             await self._again_until_it_works(self._prepare)
@@ -130,15 +130,7 @@ class Projector:
                 self._tell(event("migrated", -1, f"migration {listed} applied in schema {where}"))
             facts = self.log.facts
             zone = time_zone(self.settings.time_zone)
-            await connection.execute(
-                f"update {self.names.schema}.refold_live set namespace = $1, topic_ids = $2 "
-                "where namespace = ''",
-                facts.namespace,
-                list(facts.topic_ids),
-            )
-            live = await live_of(connection, self.names)
-            if live.namespace != facts.namespace:
-                raise TablesOfAnother(self.names.schema, live.namespace, facts.namespace)
+            live = await take(connection, self.names, facts.namespace, facts.topic_ids)
             await connection.execute(
                 f"update {self.names.schema}.refold_live set time_zone = $1 where time_zone <> $1",
                 zone,
@@ -238,7 +230,9 @@ class Projector:
                 if database.is_missing(error):
                     raise TablesMissing(self.names.schema, (1,)) from error
                 if not self._is_away(error):
-                    raise
+                    if (ours := database.in_our_words(error, self.database)) is error:
+                        raise
+                    raise ours from error
                 reason = error.message if isinstance(error, RefoldError) else database.told(error)
                 if partition not in self._away:
                     self._tell(event("waiting", partition, f"{reason}; tried again until it works"))

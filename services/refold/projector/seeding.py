@@ -10,6 +10,7 @@ from refold.log import Log, Topic
 from refold_projections.fold import Facts, Position
 from refold_projections.tables.database import Connection
 from refold_projections.tables.following import At, Following, Kept
+from refold_projections.tables.shapes import at
 from refold_projections.tables.store import Store, Token
 
 RUNS_AT_ONCE = 500
@@ -30,7 +31,7 @@ async def seed(
         return begun, 0
     restored = await checkpoints.load(log, partition, store.codec)
     base = restored.base
-    begun = At(base.position, base.facts, base.position.time_last_ms or None)
+    begun = At(base.position, base.facts, at(base.position.time_last_ms or None))
     states = restored.fold.runs
     async with connection.transaction():
         await store.begin(connection, partition, begun, token)

@@ -18,9 +18,9 @@ from refold.engine.learning import learn
 from refold.log import Log, Topic
 from refold_projections.tables.database import Connection
 from refold_projections.tables.following import At, Following, Kept
-from refold_projections.tables.shapes import TABLES, Row, Table
-from refold_projections.tables.showing import name, text
-from refold_projections.tables.store import Store
+from refold_projections.tables.shapes import TABLES, Row, Table, at
+from refold_projections.tables.showing import name
+from refold_projections.tables.store import Store, escaped
 from refold_schemas.codec import Codec
 from refold_schemas.errors import SchemaUnavailable
 from refold_schemas.errors.tables import LogShorterThanTables, TablesBehindLog
@@ -87,7 +87,8 @@ async def verify(
         found = await store.position(connection, partition)
         if found is None:
             empty = hashlib.sha256().hexdigest()
-            return Verified(partition, 0, 0, empty, None)
+            stray = await stray_row(connection, store, "partition = $1", partition)
+            return Verified(partition, 0, 0, empty, stray)
         at, _ = found
         start, end = await log.bounds(Topic.EVENTS, partition)
         if end < at.position.offset_next:
@@ -107,6 +108,19 @@ async def verify(
     return Verified(
         partition, at.position.offset_next, one.row_count, one.digest.hexdigest(), difference
     )
+
+
+async def stray_row(
+    connection: Connection, store: Store, where: str, *values: object
+) -> Difference | None:
+    """A row that no partition's rows should be among, if there is one."""
+    for table in TABLES.values():
+        found = await connection.fetchrow(f"{table.take(store.schema, where)} limit 1", *values)
+        if found is not None:
+            key = tuple(found)[: table.key_size]
+            there = found["partition"]
+            return Difference(there, table.name, key, "(the row)", "no such row", "one")
+    return None
 
 
 class _Comparing:
@@ -199,7 +213,7 @@ class _Comparing:
         base = restored.base
         if base.position.offset_next > end:
             raise TablesBehindLog(self.partition, end, base.position.offset_next)
-        begun = At(base.position, base.facts, base.position.time_last_ms or None)
+        begun = At(base.position, base.facts, at(base.position.time_last_ms or None))
         following = Following(codec, self.partition, begun, keep=keep)
         states, marks = restored.fold.runs, restored.fold.marks
         # A snapshot beyond the rows' position says more than they can.
@@ -216,7 +230,7 @@ class _Comparing:
                 ("command_next", fresh.position.command_next, self.at.position.command_next),
             )
         else:
-            shown = fresh._replace(facts=_escaped(fresh.facts))
+            shown = fresh._replace(facts=escaped(fresh.facts))
             pairs = (
                 *_fields(shown.position, self.at.position),
                 *_fields(shown.facts, self.at.facts),
@@ -282,10 +296,6 @@ class _Comparing:
 
 def _fields(one: Any, other: Any) -> list[tuple[str, object, object]]:
     return list(zip(one._fields, one, other, strict=True))
-
-
-def _escaped(facts: Any) -> Any:
-    return type(facts)(*(text(one) if isinstance(one, str) else one for one in facts))
 
 
 def _hashed(table: Table, row: Row) -> Iterable[object]:

@@ -174,6 +174,7 @@ def verify(
 
 
 async def _verify(given: str | None, schema: str, log_given: str | None, *, as_json: bool) -> int:
+    from refold.projector.verifying import stray_row
     from refold.projector.verifying import verify as compare
     from refold.settings import database_url
     from refold.settings.registry import open_registry
@@ -182,7 +183,7 @@ async def _verify(given: str | None, schema: str, log_given: str | None, *, as_j
     from refold_projections.tables.names import names_in
     from refold_projections.tables.store import Store, live_of
     from refold_schemas.codec import Codec
-    from refold_schemas.errors.tables import TablesNotTrue
+    from refold_schemas.errors.tables import TablesNotTrue, TablesOfAnother
     from refold_tools.cli.output import print_json, say
 
     url, names = database_url(given), names_in(schema)
@@ -195,6 +196,8 @@ async def _verify(given: str | None, schema: str, log_given: str | None, *, as_j
             with translated(url):
                 await check(connection, names)
                 live = await live_of(connection, names)
+                if live.namespace not in ("", log.facts.namespace):
+                    raise TablesOfAnother(schema, live.namespace, log.facts.namespace)
                 store = Store(names, live.name, Codec(open_registry(log.url)))
                 for partition in range(log.facts.partition_count):
                     show = bar.of(f"verifying partition {partition}")
@@ -202,14 +205,16 @@ async def _verify(given: str | None, schema: str, log_given: str | None, *, as_j
                     found.append(one)
                     if one.difference is not None:
                         break
+                count = log.facts.partition_count
+                stray = await stray_row(connection, store, "partition >= $1", count)
         finally:
             await close(connection)
     finally:
         bar.end()
         await log.close()
     differing = [one for one in found if one.difference is not None]
-    if differing:
-        raise TablesNotTrue(str(differing[0].difference))
+    if differing or stray is not None:
+        raise TablesNotTrue(str(differing[0].difference if differing else stray))
     if as_json:
         print_json({"set": live.name, "partitions": [_verified_json(one) for one in found]})
         return 0

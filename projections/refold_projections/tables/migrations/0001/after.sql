@@ -3,7 +3,9 @@
 create view @schema@.v1_runs as
 select
     r.run_id, r.run, r.version, r.status, r.reason, r.needs,
-    @schema@.refold_sentence(r.said, @schema@.refold_zone(), now()) as sentence,
+    @schema@.refold_sentence(
+        r.said, (select @schema@.refold_zone(time_zone) from @schema@.refold_live), now()
+    ) as sentence,
     r.partition, r.started_at, r.changed_at, r.ended_at, r.wakes_at, r.event_count, r.byte_count,
     r.input, r.result, r.error_type, r.error_message,
     r.done_count, r.in_doubt_count, r.in_doubt_since, r.conflict_count
@@ -24,7 +26,9 @@ select
 from @schema@.refold_runs r
 join @schema@.refold_positions p on p.partition = r.partition and p.of_set = (select live from @schema@.refold_live)
 cross join lateral (
-    select @schema@.refold_sentence(r.said, @schema@.refold_zone(), now()) as sentence
+    select @schema@.refold_sentence(
+        r.said, (select @schema@.refold_zone(time_zone) from @schema@.refold_live), now()
+    ) as sentence
 ) said
 cross join lateral (
     select
@@ -95,7 +99,7 @@ where of_set = (select live from @schema@.refold_live);
 -- What each view and each column of it says.
 
 comment on view @schema@.v1_runs is 'One row a run, with what it waits for. Times are of the owner''s clock.';
-comment on column @schema@.v1_runs.run_id is 'The caller''s name of the run. U+0000 is shown as \u0000; beyond 1,000 bytes it is cut, with a digest at its end.';
+comment on column @schema@.v1_runs.run_id is 'The caller''s name of the run. U+0000 is shown as \u0000, beyond 1,000 bytes it is cut; then a digest stands at its end.';
 comment on column @schema@.v1_runs.run is 'Name of the run function.';
 comment on column @schema@.v1_runs.version is 'Version of the run function that it was started with.';
 comment on column @schema@.v1_runs.status is 'running, waiting, in_doubt, diverged, blocked, cancelling, completed, failed or cancelled.';

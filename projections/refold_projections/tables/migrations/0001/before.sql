@@ -19,12 +19,11 @@ create table @schema@.refold_sets (
 insert into @schema@.refold_live values (true, 'a', 1, '', '{}', 'UTC', now());
 insert into @schema@.refold_sets values ('a', 'filled', now()), ('b', 'empty', now());
 
--- The zone of the reader: `set refold.time_zone = 'Europe/Berlin'`, else that of the projector.
-create function @schema@.refold_zone() returns text language sql stable parallel safe as $$
-    select coalesce(
-        nullif(current_setting('refold.time_zone', true), ''),
-        (select time_zone from @schema@.refold_live)
-    )
+-- The zone of the reader: `set refold.time_zone = 'Europe/Berlin'`, else the one given, that of the projector.
+-- It reads no table: a function reads with the rights of who asks, and those may be `select` on one view.
+create function @schema@.refold_zone(of_projector text)
+returns text language sql stable parallel safe as $$
+    select coalesce(nullif(current_setting('refold.time_zone', true), ''), of_projector)
 $$;
 
 -- A time of day today, else with its date: as refold_projections.fold.sentence.moment.
@@ -76,9 +75,9 @@ create table @schema@.refold_positions (
     process text collate "C" not null,
     owner text collate "C" not null,
     app text collate "C" not null,
-    partition_count int not null,
+    partition_count bigint not null,
     topic_ids text[] not null,
-    format_level int not null,
+    format_level bigint not null,
     released boolean not null,
     unclean_total bigint not null,
     unclean_row bigint not null,
@@ -125,10 +124,10 @@ create table @schema@.refold_steps (
     slot text collate "C" not null,
     partition int not null,
     step text collate "C" not null,
-    born int not null,
+    born bigint not null,
     policy text collate "C" not null,
     status text collate "C",
-    attempt int not null,
+    attempt bigint not null,
     since timestamptz,
     at timestamptz,
     effect_key text collate "C" not null,
@@ -147,13 +146,13 @@ create table @schema@.refold_attempts (
     of_set text collate "C" not null,
     run_id text collate "C" not null,
     slot text collate "C" not null,
-    attempt int not null,
+    attempt bigint not null,
     partition int not null,
     status text collate "C" not null,
     began_at timestamptz not null,
     timeout_ms bigint not null,
     settle_ms bigint not null,
-    generation int not null,
+    generation bigint not null,
     reason text collate "C",
     evidence text collate "C" not null,
     claim_id bytea not null,
@@ -175,12 +174,12 @@ create table @schema@.refold_effects (
     of_set text collate "C" not null,
     run_id text collate "C" not null,
     slot text collate "C" not null,
-    generation int not null,
+    generation bigint not null,
     partition int not null,
     effect_key text collate "C" not null,
     step text collate "C" not null,
     policy text collate "C" not null,
-    attempts int not null,
+    attempts bigint not null,
     outcome text collate "C" not null,
     evidence text collate "C",
     amounts jsonb,
