@@ -32,7 +32,7 @@ from refold_tools.export import TABLES, Exporting, Manifest, Plan, read_manifest
 from refold_tools.export import reading as reading_room
 from refold_tools.export.encoding import body_text, read_body, value_text
 from refold_tools.export.errors import ExportDamaged, ExportFolderTaken, ExportUnwritable
-from refold_tools.export.files import RowFile
+from refold_tools.export.files import RowFile, alone_in
 from support.messages import messages
 from support.written_log import CODEC, KEY, Writer, done, intended, started
 
@@ -353,6 +353,14 @@ def test_a_folder_that_is_something_else_is_left_alone(
     broker.recreate()
     with pytest.raises(ExportFolderTaken, match="topics"):
         exported(tmp_path / "b")
+
+
+def test_two_exports_at_once_do_not_share_a_folder(broker: MemoryBroker, tmp_path: Path) -> None:
+    """Both said that they were done, and the folder held the files of both."""
+    a_log(broker)
+    with alone_in(tmp_path / "x"), pytest.raises(ExportFolderTaken, match="another export writes"):
+        exported(tmp_path / "x")
+    assert exported(tmp_path / "x").complete
 
 
 def test_a_damaged_export_is_not_gone_on_with(broker: MemoryBroker, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from refold_projections.fold import Position
 from refold_schemas.codec import Codec
 from refold_tools.export.columns import TABLES
 from refold_tools.export.errors import ExportDamaged, ExportFolderTaken
-from refold_tools.export.files import FORMATS, RowFile, iso, sha256_of, sweep
+from refold_tools.export.files import FORMATS, RowFile, alone_in, iso, sha256_of, sweep
 from refold_tools.export.manifest import NAME, FileMade, Manifest, Part, read_manifest
 from refold_tools.export.reading import event_rows, run_rows
 
@@ -68,6 +68,10 @@ class Exporting:
         Raises ExportFolderTaken, ExportDamaged, ExportUnwritable, ExportExtraMissing, and what
         reading the log raises; the files that the manifest names stand, and a repeat goes on.
         """
+        with alone_in(self._folder):
+            return await self._run()
+
+    async def _run(self) -> Report:
         manifest = read_manifest(self._folder)
         resumed = manifest is not None
         if manifest is None:

@@ -1,17 +1,18 @@
 """Files of rows: written beside their names, flushed to the disk, and named once they are whole."""
 
+import fcntl
 import gzip
 import hashlib
 import json
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from refold_tools.export.columns import BOOL, INT, TIME, Column, Row
-from refold_tools.export.errors import ExportExtraMissing, ExportUnwritable
+from refold_tools.export.errors import ExportExtraMissing, ExportFolderTaken, ExportUnwritable
 
 FORMATS = {"parquet": ".parquet", "jsonl": ".jsonl.gz"}
 ROWS_AT_ONCE = 10_000
@@ -183,6 +184,30 @@ def _parquet(item: Any) -> Any:
     return item
 
 
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Hold the folder, which is made if need be: two exports in one would be a mixture of both.
+
+    Raises ExportFolderTaken where another process has it, and ExportUnwritable. Whoever dies holds
+    nothing any more.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise ExportUnwritable(folder, error.strerror or str(error)) from error
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ExportFolderTaken(folder, "another export writes to it now") from None
+        except OSError as error:
+            raise ExportUnwritable(folder, error.strerror or str(error)) from error
+        yield
+    finally:
+        os.close(handle)
+
+
 def sweep(folder: Path) -> None:
     """Take away what a process that is no more has left unfinished in the folder."""
     for path in folder.rglob(".*.part"):
@@ -232,4 +257,4 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-__all__ = ["FORMATS", "RowFile", "Written", "iso", "sha256_of", "sweep", "sync_folder"]
+__all__ = ["FORMATS", "RowFile", "Written", "alone_in", "iso", "sha256_of", "sweep", "sync_folder"]
