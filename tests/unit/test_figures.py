@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from refold.live.keeping import Keeper, restored
-from refold.log import Record
+from refold.log import Record, Topic
+from refold.log.memory import MemoryBroker
 from refold_projections.figures import (
     BOUNDS_MS,
     COUNTERS,
@@ -37,7 +38,9 @@ from refold_projections.figures.stored import (
     unpack_run,
     unpack_standing,
 )
+from refold_projections.fold import NO_CLAIM, PartitionFold, boundary
 from refold_schemas.events import (
+    PartitionReleased,
     RunBlocked,
     RunCompleted,
     RunDiverged,
@@ -50,7 +53,7 @@ from refold_schemas.events import (
 )
 from refold_schemas.values import ModelUse
 from support.live_history import ERROR, OK, Log, history
-from support.written_log import CODEC, NOON_MS, done, intended, started
+from support.written_log import CODEC, NOON_MS, Writer, done, intended, started
 
 Table = dict[bytes, bytes]
 
@@ -355,3 +358,26 @@ def test_every_counter_that_is_counted_is_one_that_is_documented() -> None:
     assert len(seen) > 15
     assert set(WIDTHS_MS) == set(KEPT_MS) == {"second", "minute", "hour"}
     assert tuple(sorted(BOUNDS_MS)) == cells_of.BOUNDS_MS
+
+
+def test_what_an_owner_left_open_stands_as_in_the_boundary() -> None:
+    """Also where it has handed over and no other came; what only repeats was not started."""
+    broker = MemoryBroker("default", partition_count=1)
+    writer = Writer(broker)
+    writer.claim()
+    for run_id, policy in (("charges", "escalate"), ("reads", "re_executable")):
+        writer.write(run_id, *started(), intended("a#1", policy=policy))
+    writer.write(None, PartitionReleased("drained"))
+    writer.claim("worker-2", process="p2")
+    writer.write("reads", intended("a#1", attempt=2, policy="re_executable"))
+    fold, figures = PartitionFold(CODEC), PartitionFigures(CODEC)
+    for record in broker.stream(Topic.EVENTS, 0).records:
+        fold.apply(record)
+        figures.apply(record)
+        claim_id = NO_CLAIM if fold.facts.released else fold.claim_id
+        for run_id, run in figures.runs.items():
+            assert run.status == boundary(fold.runs[run_id], claim_id).status
+            assert unpack_run(pack_run(run)) == run
+    assert figures.runs["charges"].status == "in_doubt"
+    total = [cell.counts for key, cell in figures.cells.items() if key.width == TOTAL]
+    assert sum(counts.get("steps_in_doubt", 0) for counts in total) == 1

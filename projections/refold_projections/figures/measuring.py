@@ -87,13 +87,17 @@ def measure(known: OpenRun | None, run_id: str, event: Event, moment: Moment) ->
     return known
 
 
-def claimed(known: OpenRun, run_id: str, moment: Moment) -> bool:
-    """Another claim stands: attempts of earlier ones are in doubt. Whether there were any."""
+def claimed(known: OpenRun, run_id: str, moment: Moment, *, released: bool = False) -> bool:
+    """Another claim stands, or this one was handed over (`released`): whoever acted acts no more.
+
+    What was open is in doubt. Whether there was anything.
+    """
     moment.run_id = run_id
     found = False
     for name, slot in known.slots.items():
-        for number, attempt in slot.attempts.items():
-            if not attempt.in_doubt and attempt.epoch < moment.epoch:
+        for number, attempt in list(slot.attempts.items()):
+            is_over = attempt.epoch < moment.epoch or released
+            if not attempt.in_doubt and is_over:
                 found = True
                 _doubt(known, name, slot, number, attempt, moment, "its claim ended")
     return found
@@ -121,6 +125,7 @@ def _intended(known: OpenRun, event: StepIntended, moment: Moment) -> None:
     if slot is None:
         slot = known.slots[event.slot] = OpenSlot(event.step, False, {})
     slot.for_person = event.policy == Policy.ESCALATE.value
+    slot.repeats = event.policy == Policy.RE_EXECUTABLE.value
     slot.attempts[event.attempt] = OpenAttempt(moment.at_ms, moment.epoch)
 
 
@@ -201,6 +206,9 @@ def _doubt(
     moment: Moment,
     reason: str,
 ) -> None:
+    if slot.repeats:
+        del slot.attempts[number]
+        return
     attempt.in_doubt = True
     moment.add(known.run, slot.step, "steps_in_doubt")
     _span_of_attempt(known, name, slot.step, number, attempt.at_ms, moment, "in_doubt", reason)

@@ -18,11 +18,15 @@ class OpenAttempt:
 
 @dataclass(slots=True)
 class OpenSlot:
-    """A slot with unsettled attempts. `for_person`: by its policy, or because it was escalated."""
+    """A slot with unsettled attempts. `for_person`: by its policy, or because it was escalated.
+
+    `repeats`: it changes nothing outside, so what its process left open has not started.
+    """
 
     step: str
     for_person: bool
     attempts: dict[int, OpenAttempt]
+    repeats: bool = False
 
     @property
     def doubt_ms(self) -> int | None:
@@ -116,6 +120,7 @@ class OpenRun:
                     slot.step,
                     slot.for_person,
                     {n: [a.at_ms, a.epoch, a.in_doubt] for n, a in slot.attempts.items()},
+                    slot.repeats,
                 ]
                 for name, slot in self.slots.items()
             },
@@ -138,8 +143,10 @@ class OpenRun:
             cancelling,
             None if parked is None else tuple(parked),
             {
-                name: OpenSlot(step, person, {int(n): OpenAttempt(*a) for n, a in attempts.items()})
-                for name, (step, person, attempts) in slots.items()
+                name: OpenSlot(
+                    step, person, {int(n): OpenAttempt(*a) for n, a in attempts.items()}, *repeats
+                )
+                for name, (step, person, attempts, *repeats) in slots.items()
             },
             {name: OpenTimer(*timer) for name, timer in timers.items()},
             dict(scopes),

@@ -26,7 +26,7 @@ from refold_projections.fold.partition import StoredRecord
 from refold_projections.fold.position import Position, Verdict, judge
 from refold_schemas.codec import KIND_REPORT, Codec, RecordHeader
 from refold_schemas.errors import SchemaUnavailable, UndecodableRecord
-from refold_schemas.events import AttemptReported
+from refold_schemas.events import AttemptReported, PartitionReleased
 
 ENDED_KEPT_MAX = 1_000
 """Ended runs whose name is remembered, for what is said of them later; the newest are kept."""
@@ -172,11 +172,7 @@ class PartitionFigures:
         if verdict is Verdict.CLAIM:
             self._passed(position, seen_ms)
             self.claimed_ms = at_ms
-            for name, run in list(self.runs.items()):
-                if run.slots and run.offset < offset and claimed(run, name, moment):
-                    run.offset = offset
-                    self._ran(name, run)
-            self._add(moment)
+            self._acts_no_more(moment)
             return
         run_id = None if record.key is None else record.key.decode("utf-8", "replace")
         known = None if run_id is None else self.runs.get(run_id)
@@ -200,6 +196,8 @@ class PartitionFigures:
             if event is not None and type(event).__name__ == "CommandRejected":
                 moment.add("", "", "commands_rejected")
                 self._add(moment)
+            elif isinstance(event, PartitionReleased):
+                self._acts_no_more(moment, released=True)
             return
         if event is None:
             if is_report:
@@ -212,6 +210,15 @@ class PartitionFigures:
         self._add(moment)
         if told is not None:
             self._ran(run_id, told)
+
+    def _acts_no_more(self, moment: Moment, *, released: bool = False) -> None:
+        """Put in doubt what the owner before has left open."""
+        for name, run in list(self.runs.items()):
+            is_new = run.slots and run.offset < moment.offset
+            if is_new and claimed(run, name, moment, released=released):
+                run.offset = moment.offset
+                self._ran(name, run)
+        self._add(moment)
 
     def changes(self) -> Changes:
         """What has changed since the last call, expired windows included."""
