@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from refold_projections.tables.database import Connection
 from refold_projections.tables.names import SETS, Names
-from refold_schemas.errors.tables import TablesDiffer, TablesMissing
+from refold_schemas.errors.tables import DatabaseRefused, TablesDiffer, TablesMissing
 
 LOCK = 0x7265_666F_6C64
 """Of the advisory lock that whoever creates or migrates holds: `refold` in ASCII."""
@@ -59,13 +59,14 @@ def migrations() -> tuple[Migration, ...]:
 async def migrate(connection: Connection, names: Names) -> tuple[int, ...]:
     """Apply what is missing, all or nothing; return the numbers. Several may call it at once.
 
-    Raises TablesDiffer where the tables are of a newer version, or a migration was changed, or the
-    database is not in UTF8: it could not hold what the log holds.
+    Raises TablesDiffer where the tables are of a newer version, or a migration was changed, and
+    DatabaseRefused where the database is not in UTF8: it could not hold what the log holds.
     """
     applied: list[int] = []
     encoding = await connection.fetchval("select current_setting('server_encoding')")
     if encoding != "UTF8":
-        raise TablesDiffer(names.schema, f"the database is in {encoding}, and has to be in UTF8")
+        database = await connection.fetchval("select current_database()")
+        raise DatabaseRefused(database, f"it is in {encoding}, and cannot hold every text")
     async with connection.transaction():
         await connection.execute("select pg_advisory_xact_lock($1)", LOCK)
         for schema in (names.schema, *map(names.of_set, SETS)):
