@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import httpx
 import pytest
 
+from refold.client import Client
 from refold.gateway.paths import routed, unescaped
 from refold.gateway.roles import Role
 from refold.gateway.routes.documents import pages_folder
@@ -19,6 +20,7 @@ from refold.log.memory import MemoryLog
 from refold.log.port import Entry
 from refold_schemas.codec import Codec
 from refold_schemas.commands import ResolveStep
+from refold_schemas.errors.cli import SignatureRefused
 from refold_schemas.errors.log import LogUnavailable
 from refold_schemas.events import (
     CommandRejected,
@@ -281,6 +283,42 @@ def test_the_page_publishes_again_under_the_name_of_who_asks_for_it(tmp_path: Pa
         assert lab.gateway.client.sent == {"StartRun": 2}
 
     play(tmp_path, scene)
+
+
+def test_whoever_publishes_again_speaks_for_it_over_every_way(tmp_path: Path) -> None:
+    """An unsigned word in the name of another must not come back signed in that name."""
+    keyring, signers = keys_of(tmp_path, door=("hmac-sha256", "*"))
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+
+    async def scene(lab: GatewayLab) -> None:
+        secret = lab.headers(Role.OPERATOR)["Authorization"].removeprefix("Bearer ")
+        for way in ("api", "page"):
+            await lab.start("buy", 5, way)
+            async with Client(lab.log, by="the-chief") as forger:
+                with pytest.raises(SignatureRefused):
+                    await forger.resolve(
+                        way, "charge#1", happened=True, result="c", within=timedelta(seconds=10)
+                    )
+            (refused,) = (await lab.call("GET", f"/api/v1/commands/rejected?run_id={way}")).json()[
+                "rejected"
+            ]
+            place = {"partition": str(refused["partition"]), "offset": str(refused["offset"])}
+            if way == "api":
+                path = "/api/v1/commands/rejected/{partition}/{offset}/republish".format_map(place)
+                answer = await lab.call("POST", path, Role.OPERATOR)
+                assert answer.status_code == 202, answer.text
+            else:
+                begun = await lab.http.post("/api/v1/session", json={"token": secret})
+                place["csrf"] = begun.json()["csrf"]
+                sent = urlencode(place)
+                answer = await lab.http.post("/rejections/republish", content=sent, headers=form)
+                assert answer.status_code == 303, answer.text
+            handle = lab.gateway.client.handle(way)
+            await handle.wait(lambda seen: seen.status == "completed", within=timedelta(seconds=10))
+            (resolved,) = await events_of(lab, way, StepResolved)
+            assert resolved.by == "operator", way
+
+    play(tmp_path, scene, keyring=keyring, signer=signers["door"])
 
 
 def test_every_run_id_has_an_address_and_nothing_of_it_leaves_the_segment(tmp_path: Path) -> None:
