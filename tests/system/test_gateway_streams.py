@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -28,6 +28,7 @@ from refold.log import Topic
 from refold.log.memory import MemoryLog
 from refold.worker import Worker
 from refold_schemas.codec import Codec
+from refold_schemas.errors.cli import NothingToRetry
 from refold_schemas.errors.gateway import AddressTaken
 from refold_schemas.registry import FileRegistry
 from refold_tools.archive import Archiving, Plan
@@ -292,6 +293,26 @@ def test_streams_have_a_number_and_a_revoked_token_ends_its_own(tmp_path: Path) 
             assert "revoked" in found[-1][1]["detail"]
 
     play(tmp_path, scene, streams_of_caller_max=2, stream_beat_s=0.05)
+
+
+def test_a_run_that_is_never_silent_keeps_no_revoked_token_in(tmp_path: Path) -> None:
+    """Beats come between events alone; whoever follows a busy run is looked up all the same."""
+
+    async def scene(live: Live) -> None:
+        await live.start("rest", 3600, "r1")
+        follows = asyncio.create_task(events(live, "r1", 10_000))
+        await live.has_streams(1)
+        live.tokens.revoke("ada")
+        async with asyncio.timeout(10):
+            while not follows.done():  # a claim is an event of every run's stream
+                with suppress(NothingToRetry):
+                    await live.client.retry("r1", within=WITHIN)
+                await asyncio.sleep(0.02)
+        found = await follows
+        assert found[-1][1]["code"] == "R701"
+        assert "revoked" in found[-1][1]["detail"]
+
+    play(tmp_path, scene, stream_beat_s=1.0)
 
 
 def test_an_id_that_is_none_is_refused(tmp_path: Path) -> None:
