@@ -317,7 +317,11 @@ def test_another_site_can_log_nobody_in_and_guessing_is_slowed_down(tmp_path: Pa
     async def scene(lab: GatewayLab) -> None:
         token = lab.headers(Role.VIEWER)["Authorization"].removeprefix("Bearer ")
         path, body = "/api/v1/session", {"token": token}
-        for headers in ({"Origin": "http://evil.test"}, {"Sec-Fetch-Site": "cross-site"}):
+        for headers in (
+            {"Origin": "http://evil.test"},
+            {"Origin": "http://["},
+            {"Sec-Fetch-Site": "cross-site"},
+        ):
             is_problem(await lab.http.post(path, json=body, headers=headers), 403, "R711")
         codes = [
             (await lab.http.post(path, json={"token": f"refold_x_{n}"})).status_code
