@@ -5,12 +5,14 @@ it was signed with, and nothing else is taken from it before that signature hold
 """
 
 import asyncio
+import http.client
 import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import jwt
@@ -21,13 +23,36 @@ from refold.gateway.settings import OidcSettings
 from refold_schemas.errors.gateway import GatewayUnsafe, NotAuthenticated, ProviderUnavailable
 
 JWKS_SIZE_MAX = 1 << 20
+READ_SIZE = 64 << 10
 TOKEN_MAX = 16 << 10
 STALE_S = 3600.0
 """How long keys are used while the provider does not answer."""
 REQUIRED = ["exp", "iss", "aud"]
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
+UNREADABLE = (
+    *(OSError, http.client.HTTPException),  # the second: it broke off, or speaks no HTTP
+    *(ValueError, KeyError, TypeError, AttributeError, RecursionError),
+)
+"""What says that a provider gave no key set; those that were read before are used then."""
+
+OF_NO_KEY = (
+    *(jwt.PyJWTError, NotImplementedError, ValueError, TypeError),
+    *(KeyError, AttributeError),
+)
+"""What says of one line of a set that it is no key of ours."""
+
 Fetch = Callable[[str, float], bytes]
+
+
+class _Key(NamedTuple):
+    """A key of the provider; `algorithm` is the only one that it is for, None: as the token says.
+
+    A set need not say that, and an RSA key fits RS256 and PS256.
+    """
+
+    public: Any
+    algorithm: str | None
 
 
 def check_oidc(settings: OidcSettings) -> None:
@@ -67,7 +92,7 @@ class Oidc:
     ) -> None:
         check_oidc(settings)
         self.settings, self._fetch, self._clock = settings, fetch or _fetch, clock
-        self._keys: dict[str, jwt.PyJWK] = {}
+        self._keys: dict[str, _Key] = {}
         self._read_s: float | None = None
         self._asked_s = float("-inf")
         self._problem = ""
@@ -88,10 +113,12 @@ class Oidc:
         if not isinstance(key_id, str):
             raise NotAuthenticated("the token does not name its key")
         key = await self._key(key_id)
+        if key.algorithm not in (None, algorithm):
+            raise NotAuthenticated("the token's key is for another algorithm")
         try:
             claims = jwt.decode(
                 text,
-                key,
+                key.public,
                 algorithms=[algorithm],
                 audience=settings.audience,
                 issuer=settings.issuer,
@@ -108,7 +135,7 @@ class Oidc:
             raise NotAuthenticated("the token is not valid yet") from None
         except jwt.MissingRequiredClaimError as error:
             raise NotAuthenticated(f"the token lacks the claim {error.claim}") from None
-        except (jwt.PyJWTError, ValueError, TypeError):
+        except (jwt.PyJWTError, ValueError, TypeError, OverflowError):
             raise NotAuthenticated("the token's signature does not hold") from None
         return self._caller(claims)
 
@@ -117,11 +144,11 @@ class Oidc:
         who = claims[settings.who_claim]
         if not isinstance(who, str) or not 0 < len(who) <= WHO_MAX or not who.isprintable():
             raise NotAuthenticated(f"the token's {settings.who_claim} cannot be a name")
-        roles = roles_in(claims, settings.role_claim, dict(settings.role_map))
+        roles = roles_in(claims, settings.role_claim, settings.role_map)
         expires_s = float(claims["exp"]) + settings.leeway_s
         return Caller(who, roles, f"oidc {who}", None, expires_s)
 
-    async def _key(self, key_id: str) -> jwt.PyJWK:
+    async def _key(self, key_id: str) -> _Key:
         if self._is_fresh() and key_id in self._keys:
             return self._keys[key_id]
         async with self._lock:
@@ -146,35 +173,36 @@ class Oidc:
         settings = self.settings
         try:
             data = await asyncio.to_thread(self._fetch, settings.jwks_url, settings.timeout_s)
-            found = {}
+            found: dict[str, _Key] = {}
             for line in json.loads(data)["keys"]:
-                if line.get("use", "sig") != "sig" or "kid" not in line or line["kty"] == "oct":
-                    continue
-                try:
-                    found[str(line["kid"])] = jwt.PyJWK(line)
-                except jwt.PyJWTError:
-                    continue  # of a kind that we do not know: its tokens name an unknown key
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                # One of a kind that we do not know is passed over: its tokens name an unknown key.
+                with suppress(*OF_NO_KEY):
+                    if line.get("use", "sig") == "sig" and line["kty"] != "oct":
+                        found[str(line["kid"])] = _Key(jwt.PyJWK(line).key, line.get("alg"))
+        except UNREADABLE as error:
             self._problem = f"{type(error).__name__}: {error}"[:200]
             return
         self._keys, self._read_s, self._problem = found, self._clock(), ""
 
 
 def roles_in(
-    claims: Mapping[str, Any], role_claim: str, role_map: Mapping[str, str]
+    claims: Mapping[str, Any], role_claim: str, role_map: Sequence[tuple[str, str]]
 ) -> frozenset[Role]:
-    """The roles that claims give; an unknown value gives none. Without a map values are roles.
+    """The roles that claims give; an unknown value gives none. Without a map values are roles; with
+    one a value gives every role that stands beside it.
 
-    >>> sorted(roles_in({"realm": {"roles": ["ops", "x"]}}, "realm.roles", {"ops": "operator"}))
-    [<Role.OPERATOR: 'operator'>]
-    >>> roles_in({"roles": "viewer admin"}, "roles", {}) == {Role.VIEWER, Role.ADMIN}
+    >>> both = (("ops", "operator"), ("ops", "approver"))
+    >>> sorted(roles_in({"realm": {"roles": ["ops", "x"]}}, "realm.roles", both))
+    [<Role.APPROVER: 'approver'>, <Role.OPERATOR: 'operator'>]
+    >>> roles_in({"roles": "viewer admin"}, "roles", ()) == {Role.VIEWER, Role.ADMIN}
     True
     """
     found: Any = claims
     for part in [role_claim] if role_claim in claims else role_claim.split("."):
         found = found.get(part) if isinstance(found, Mapping) else None
     values = found.split() if isinstance(found, str) else found if isinstance(found, list) else []
-    names = {role_map.get(one) if role_map else one for one in values if isinstance(one, str)}
+    given = {one for one in values if isinstance(one, str)}
+    names = {role for group, role in role_map if group in given} if role_map else given
     return frozenset(role for role in Role if role.value in names)
 
 
@@ -184,9 +212,16 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def _fetch(url: str, timeout_s: float) -> bytes:
-    opener = urllib.request.build_opener(_NoRedirects)
+    opener, data = urllib.request.build_opener(_NoRedirects), b""
+    ends_s = time.monotonic() + timeout_s
     with opener.open(url, timeout=timeout_s) as answer:
-        data: bytes = answer.read(JWKS_SIZE_MAX + 1)
-    if len(data) > JWKS_SIZE_MAX:
-        raise ValueError(f"it is larger than {JWKS_SIZE_MAX:,} bytes")
+        # The limit of a socket is one for each read: a byte now and then would keep us for ever.
+        while part := answer.read1(READ_SIZE):
+            data += part
+            if len(data) > JWKS_SIZE_MAX:
+                raise ValueError(f"it is larger than {JWKS_SIZE_MAX:,} bytes")
+            if time.monotonic() > ends_s:
+                raise TimeoutError(f"it has not ended within {timeout_s:g} s")
+        if answer.length:
+            raise http.client.IncompleteRead(data, answer.length)
     return data
