@@ -321,6 +321,36 @@ def test_whoever_publishes_again_speaks_for_it_over_every_way(tmp_path: Path) ->
     play(tmp_path, scene, keyring=keyring, signer=signers["door"])
 
 
+def test_forms_have_the_limits_of_the_api_and_their_own_answer(tmp_path: Path) -> None:
+    async def scene(lab: GatewayLab) -> None:
+        await lab.start("buy", 5, "r1")
+        secret = lab.headers(Role.OPERATOR)["Authorization"].removeprefix("Bearer ")
+        csrf = (await lab.http.post("/api/v1/session", json={"token": secret})).json()["csrf"]
+
+        async def refused(path: str, code: str, **fields: str) -> None:
+            sent = urlencode({"csrf": csrf, **fields})
+            form = {"Content-Type": "application/x-www-form-urlencoded"}
+            answer = await lab.http.post(path, content=sent, headers=form)
+            assert answer.status_code < 500, (fields, answer.text)
+            assert f"({code})" in answer.text, (fields, answer.text)
+
+        word = {"id": "r1", "slot": "charge#1", "happened": "no"}
+        for attempt in ("9" * 5_000, "9" * 12, "-1", "first", "\u0661"):
+            # One that cannot be read must not count as none: that would drop what it guards.
+            await refused("/run/resolve", "R703", **word, attempt=attempt)
+        for command_id in ("x" * 5_000, "\x1b[2J", "ü"):
+            await refused("/run/resolve", "R703", **word, command_id=command_id)
+            await refused("/run/cancel", "R703", id="r1", command_id=command_id)
+            await refused("/run/retry", "R703", id="r1", command_id=command_id)
+        # There are no tables here: why it was not published is told all the same.
+        await refused("/rejections/republish", "R518", partition="7", offset="1")
+        await refused("/rejections/republish", "R529", partition="0", offset="0")
+        await refused("/rejections/republish", "R703", partition="9" * 18, offset="0")
+        assert (await lab.gateway.client.boundary("r1")).status == "in_doubt"
+
+    play(tmp_path, scene)
+
+
 def test_every_run_id_has_an_address_and_nothing_of_it_leaves_the_segment(tmp_path: Path) -> None:
     async def scene(lab: GatewayLab) -> None:
         for run_id in HOSTILE:

@@ -42,10 +42,14 @@ async def _command_id(
     """The command's id: the Idempotency-Key, or a fresh one. Raises RequestInvalid."""
     if idempotency_key is None:
         return str(uuid.uuid4())
-    key = idempotency_key
+    check_key("Idempotency-Key", idempotency_key)
+    return idempotency_key
+
+
+def check_key(name: str, key: str) -> None:
+    """That this can be a command's id. Raises RequestInvalid."""
     if not 0 < len(key) <= KEY_MAX or not (key.isascii() and key.isprintable()):
-        raise RequestInvalid(f"Idempotency-Key has not 1 to {KEY_MAX} printable ASCII characters")
-    return key
+        raise RequestInvalid(f"{name} has not 1 to {KEY_MAX} printable ASCII characters")
 
 
 CommandId = Annotated[str, Depends(_command_id)]

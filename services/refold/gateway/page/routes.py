@@ -15,7 +15,7 @@ from fastapi.responses import RedirectResponse, Response
 
 from refold.client.rejected import publish_again
 from refold.client.words import event_words, quoted
-from refold.gateway.asking import patience, scanning
+from refold.gateway.asking import check_key, patience, scanning
 from refold.gateway.auth import anybody
 from refold.gateway.page import reading, showing
 from refold.gateway.page.asking import Anyone, Operator, PageRoute, Reader, Settler, form_of
@@ -52,6 +52,8 @@ EVENTS_MAX = 500
 VALUE_MAX = 1_000_000
 """Characters of a value that one page shows."""
 EVENT_SHOWN_MAX = 4_000
+ATTEMPT_MAX = PARTITION_MAX = 2**31 - 1
+OFFSET_MAX = 2**63 - 1
 FIELD_MAX = 200
 CURSOR_MAX = 4_000
 RUN_ID_MAX = 1_000
@@ -544,8 +546,9 @@ async def resolve(request: Request, caller: Settler) -> Response:
     happened = _field(form, "happened")
     if happened not in ("yes", "no"):
         raise RequestInvalid("happened: it is yes or no")
-    gateway = gateway_of(request)
-    attempt = form.get("attempt", "")
+    gateway, attempt = gateway_of(request), form.get("attempt", "")
+    known = _number(form, "attempt", ATTEMPT_MAX) if attempt else None
+    command_id = _command_id(form)
     try:
         result = _json(form.get("result", "")) if happened == "yes" else None
         await gateway.client.resolve(
@@ -553,10 +556,10 @@ async def resolve(request: Request, caller: Settler) -> Response:
             slot,
             happened=happened == "yes",
             result=result,
-            attempt=int(attempt) if attempt.isascii() and attempt.isdigit() else None,
+            attempt=known,
             by=caller.who,
             why=form.get("why", ""),
-            command_id=form.get("command_id") or None,
+            command_id=command_id,
             within=await patience(request, gateway, run_id, None),
         )
     except CommandUndecided:
@@ -571,13 +574,14 @@ async def retry(request: Request, caller: Operator) -> Response:
     """Let a parked or failed run go on."""
     form = await form_of(request)
     gateway, run_id = gateway_of(request), _field(form, "id")
+    command_id = _command_id(form)
     try:
         await gateway.client.retry(
             run_id,
             fresh_key=bool(form.get("fresh_key")),
             by=caller.who,
             why=form.get("why", ""),
-            command_id=form.get("command_id") or None,
+            command_id=command_id,
             within=await patience(request, gateway, run_id, None),
         )
     except CommandUndecided:
@@ -592,12 +596,13 @@ async def cancel(request: Request, caller: Operator) -> Response:
     """Ask for a run's end."""
     form = await form_of(request)
     gateway, run_id = gateway_of(request), _field(form, "id")
+    command_id = _command_id(form)
     try:
         await gateway.client.cancel(
             run_id,
             by=caller.who,
             why=form.get("why", ""),
-            command_id=form.get("command_id") or None,
+            command_id=command_id,
             within=await patience(request, gateway, run_id, None),
         )
     except CommandUndecided:
@@ -611,14 +616,17 @@ async def cancel(request: Request, caller: Operator) -> Response:
 async def republish(request: Request, caller: Operator) -> Response:
     """Publish a rejected command again."""
     form = await form_of(request)
-    partition, offset = _number(form, "partition"), _number(form, "offset")
+    partition, offset = _number(form, "partition", PARTITION_MAX), _number(form, "offset")
     gateway = gateway_of(request)
     try:
         async with scanning(gateway) as client:
             await publish_again(client, partition, offset, by=caller.who)
     except RefoldError as error:
-        page = await page_with_tables(request, caller)
-        return await _rejections_page(page, error=error)
+        try:
+            page = await page_with_tables(request, caller)
+            return await _rejections_page(page, error=error)
+        except RefoldError:  # the list cannot be read: that is not what was asked for
+            raise error from None
     return _back("/rejections", said="republished")
 
 
@@ -644,11 +652,19 @@ def _field(form: Mapping[str, str], name: str) -> str:
     return found
 
 
-def _number(form: Mapping[str, str], name: str) -> int:
+def _number(form: Mapping[str, str], name: str, most: int = OFFSET_MAX) -> int:
     text = _field(form, name)
-    if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise RequestInvalid(f"{name}: it is no number")
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= most):
+        raise RequestInvalid(f"{name}: it is no number from 0 to {most:,}")
     return int(text)
+
+
+def _command_id(form: Mapping[str, str]) -> str | None:
+    """The command's id, under the rule of the API's Idempotency-Key. Raises RequestInvalid."""
+    given = form.get("command_id") or None
+    if given is not None:
+        check_key("command_id", given)
+    return given
 
 
 def _json(text: str) -> object:
