@@ -227,7 +227,13 @@ def test_one_command_brings_everything_up_and_ctrl_c_ends_all_that_it_started(
         assert start(folder, "later", "r4", "--wait")["result"] == "charged later?"
         assert start(folder, "slow", "r3", "--wait")["result"] == "charged slow?"
 
+        # A database that is killed comes back by itself, and the tables go on.
         stack = Stack(folder / ".refold/dev")
+        os.kill(stack.pid("postgres"), signal.SIGKILL)
+        dev.says("dev: the database has ended; it is started again")
+        start(folder, "card", "r5", "--wait")
+        until(lambda: "r5" in get(url, "/runs")[1])
+
         (database,) = stack.status()
         assert database.ready
         assert dev.end() == 0
@@ -260,6 +266,14 @@ def test_a_port_that_is_taken_is_said_before_anything_starts(folder: Path) -> No
     assert error["code"] == "R562"
     assert str(port) in error["message"]
     assert not (folder / ".refold/dev").exists()
+
+
+def test_a_folder_that_cannot_be_used_is_said_before_anything_starts(folder: Path) -> None:
+    (folder / ".refold").write_text("in the way")
+    error = call(folder, "dev", "shop:app", code=2)["error"]
+    assert error["code"] == "R564"
+    assert str(folder / ".refold") in error["message"]
+    (folder / ".refold").unlink()
 
 
 def test_the_howto_names_what_there_is(folder: Path) -> None:

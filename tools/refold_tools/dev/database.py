@@ -3,7 +3,7 @@
 import socket
 from pathlib import Path
 
-from refold_tools.devstack import POSTGRES, Ports, Stack, postgres
+from refold_tools.devstack import POSTGRES, Ports, Stack, daemons, postgres
 from refold_tools.devstack.errors import PortTaken
 from refold_tools.devstack.layout import HOST
 from refold_tools.devstack.telling import Tell, quiet
@@ -24,6 +24,20 @@ def start_database(folder: Path, tell: Tell = quiet) -> Stack:
         return _up(folder, ports or Ports.free(), tell)
     except PortTaken:  # somebody was faster
         return _up(folder, Ports.free(), tell)
+
+
+def lives(stack: Stack) -> bool:
+    """Whether the process of the database still runs."""
+    one = stack.state.daemons.get(POSTGRES)
+    return one is not None and daemons.lives(one)
+
+
+def start_again(stack: Stack) -> None:
+    """Start one that has ended, on its data and its port. Call this from the main thread.
+
+    Raises PortTaken, ServiceNotReady, StackBusy.
+    """
+    stack.bring_up(None, None, {POSTGRES}, {}, quiet)
 
 
 def place_of(stack: Stack) -> Path:

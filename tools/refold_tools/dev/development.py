@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from refold_schemas.errors.base import RefoldError
 from refold_tools.dev.changes import changed, snapshot
 from refold_tools.dev.child import WorkerChild
-from refold_tools.dev.database import FOLDER, place_of, start_database
+from refold_tools.dev.database import FOLDER, lives, place_of, start_again, start_database
 from refold_tools.dev.folder import Hold, held
 from refold_tools.dev.metrics import Listening
 from refold_tools.dev.page import Page, check_installed, choose_port
+from refold_tools.devstack import Stack
 
 LOOK_EVERY_S = 0.5
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -54,6 +56,8 @@ class Development:
         self.plan, self.tell, self.ready = plan, tell, ready
         self.child = WorkerChild(plan.command, tell)
         self._signals = 0
+        self._database: Stack | None = None
+        self._database_problem = ""
         self._stopping = threading.Event()
 
     def run(self, prepare: Callable[[], None] = lambda: None) -> int:
@@ -86,7 +90,7 @@ class Development:
         if plan.page and not self._stopping.is_set():
             database_url = plan.database_url
             if database_url is None:
-                stack = start_database(plan.folder / FOLDER)
+                stack = self._database = start_database(plan.folder / FOLDER)
                 started.callback(stack.down)
                 database_url = stack.variables["REFOLD_DATABASE_URL"]
                 self.tell(f"the database is {database_url}, its data are in {place_of(stack)}")
@@ -113,6 +117,7 @@ class Development:
     def _watch(self, seen: dict[str, int]) -> None:
         while not self._stopping.wait(LOOK_EVERY_S):
             self.child.look()
+            self._look_at_database()
             now = snapshot(self.plan.watched)
             if now != seen:
                 self.tell(f"changed: {', '.join(changed(seen, now))}; restarting the worker")
@@ -120,6 +125,21 @@ class Development:
                 if not self._stopping.is_set():
                     self.child.start()
             seen = now
+
+    def _look_at_database(self) -> None:
+        """Start it again where it has ended: the page and the projector find it by themselves."""
+        if self._database is None or lives(self._database):
+            return
+        if not self._database_problem:
+            self.tell("the database has ended; it is started again, and the tables go on")
+        try:
+            start_again(self._database)
+        except RefoldError as error:  # what is left of the old one may be in the way for a moment
+            if error.message != self._database_problem:  # once for each cause
+                self._database_problem = error.message
+                self.tell(f"the database does not start, and is tried again: {error.message}")
+            return
+        self._database_problem = ""
 
     def _signalled(self, number: int, frame: object) -> None:
         self._signals += 1

@@ -68,3 +68,19 @@ class DevPageEnded(RefoldError):
             next="`refold dev --no-page` starts the worker alone; `refold doctor` looks over the "
             "log, `refold devstack status --folder .refold/dev` over the database",
         )
+
+
+class DevFolderUnusable(RefoldError):
+    """The folder that state is kept in cannot be made or written."""
+
+    code: ClassVar[str] = "R564"
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, folder: Path, reason: str) -> None:
+        self.folder, self.reason = folder, reason
+        super().__init__(
+            f"`refold dev` keeps its state in {folder}, which cannot be used: {reason}",
+            kept="nothing was started",
+            next="begin in a folder that this user may write to; what stands in the way of "
+            f"{folder.name} may be moved",
+        )

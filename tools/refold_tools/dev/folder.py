@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from refold_tools.dev.errors import DevRunning
+from refold_tools.dev.errors import DevFolderUnusable, DevRunning
 
 FILE = "dev.lock"
 
@@ -29,9 +29,13 @@ class Hold:
 
 @contextmanager
 def held(folder: Path) -> Iterator[Hold]:
-    """Hold `folder`. Raises DevRunning where another one does."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / FILE).open("a+") as file:
+    """Hold `folder`. Raises DevRunning where another one does, DevFolderUnusable."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / FILE).open("a+")
+    except OSError as error:
+        raise DevFolderUnusable(folder, error.strerror or str(error)) from error
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
