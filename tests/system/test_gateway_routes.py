@@ -321,6 +321,19 @@ def test_whoever_publishes_again_speaks_for_it_over_every_way(tmp_path: Path) ->
     play(tmp_path, scene, keyring=keyring, signer=signers["door"])
 
 
+def test_no_path_is_answered_with_another_address(tmp_path: Path) -> None:
+    """A slash too many was led to whatever host the client named, with its token, over http."""
+
+    async def scene(lab: GatewayLab) -> None:
+        for path in (f"{RUNS}/", f"{RUNS}/r1/cancel/", "/runs/", "/login/", "/openapi.json/"):
+            for method in ("GET", "POST"):
+                answer = await lab.call(method, path, headers={"Host": "evil.test"})
+                assert answer.status_code in (403, 404, 405), (method, path, answer.status_code)
+                assert "location" not in answer.headers
+
+    play(tmp_path, scene)
+
+
 def test_forms_have_the_limits_of_the_api_and_their_own_answer(tmp_path: Path) -> None:
     async def scene(lab: GatewayLab) -> None:
         await lab.start("buy", 5, "r1")
@@ -615,6 +628,10 @@ def test_what_takes_too_long_or_comes_too_much_at_once_is_answered_in_time(
             assert "it took longer than 1 s" in body["detail"]
             assert "Idempotency-Key" in body["kept"]
             waiting = [asyncio.create_task(lab.call("GET", f"{RUNS}/r1/boundary")) for _ in "123"]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)  # there is no room
+            assert lab.shell.under_way == 2
+            # Who is only busy must not be restarted for it.
+            assert (await lab.http.get("/api/v1/health/live")).status_code == 200
             answers = await asyncio.gather(*waiting)
             reasons = {is_problem(one, 503, "R710")["detail"] for one in answers}
             assert any("requests are being answered" in one for one in reasons)

@@ -80,6 +80,7 @@ def create_routes(settings: GatewaySettings, opening: Opening | None = None) -> 
         docs_url=None,  # they load scripts from other hosts
         redoc_url=None,
         openapi_url=None,  # served to those who are known
+        redirect_slashes=False,  # to http, and to whatever host a client names, with its token
         responses=ERRORS,
         lifespan=lambda app: _life(app, settings, opening),
     )

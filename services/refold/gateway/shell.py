@@ -45,6 +45,8 @@ HEADERS = (
     (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
 )
 """What every answer carries. No inline script or style, nothing from another host."""
+LIVE = "/api/v1/health/live"
+"""What is always answered: who is only busy must not be restarted."""
 UNKNOWN = (
     "its deadline is over; if it was to send something, whether that was sent is not known: repeat "
     "it under the same Idempotency-Key"
@@ -105,7 +107,7 @@ class Shell:
         timeout = asyncio.timeout(self._settings.deadline_s)
         try:
             headers = self._check(scope)
-            if self.under_way >= self._settings.requests_max:
+            if self.under_way >= self._settings.requests_max and scope["path"] != LIVE:
                 raise GatewayBusy(f"{self.under_way} requests are being answered")
             slot = scope["refold.slot"] = Slot(self)
             scope["refold.deadline"] = timeout
