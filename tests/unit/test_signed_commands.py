@@ -34,6 +34,9 @@ from refold_schemas.registry import FileRegistry
 from refold_schemas.values import encode_value
 from support.keys import keys_of, written
 
+FINDING = Finding(
+    "f-1", "here_not_there", "charge#1", "charge", "key", "gone", "refold why r1", "open", 0
+)
 app = App("shop")
 CODEC = Codec(FileRegistry())
 WITHIN = timedelta(seconds=10)
@@ -119,14 +122,19 @@ def test_an_unsigned_word_is_rejected_in_the_open_and_a_start_is_not(tmp_path: P
             assert refused.value.reason == "unsigned"
             with pytest.raises(SignatureRefused):
                 await client.retry("r1", within=WITHIN)
+            with pytest.raises(SignatureRefused):
+                await client.record_finding("r1", FINDING, within=WITHIN)
             assert await events_of(client, "r1", StepResolved) == []
             found = await rejections(client, None, None, everything=False)
             reasons = [one.event.reason for one in found if isinstance(one.event, CommandRejected)]
-            assert reasons == ["unsigned", "unsigned"]
+            assert reasons == ["unsigned", "unsigned", "unsigned"]
             place = found[-1].event.command_offset
             assert (await client.boundary("r1")).status == "in_doubt"
         # Whoever publishes it again speaks for it: with a key of theirs it counts.
         async with Client(log, by="ada", signer=signers["ada"]) as client:
+            await client.record_finding("r1", FINDING, by="the-chief", within=WITHIN)
+            (found_by,) = await events_of(client, "r1", FindingRecorded)
+            assert found_by.by == "ada"
             again = await publish_again(client, 0, place, by="ada")
             assert again.fresh
             handle = client.handle("r1")
