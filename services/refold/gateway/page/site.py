@@ -15,6 +15,7 @@ from fastapi.responses import HTMLResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
 
+from refold.client.words import is_ours
 from refold.gateway.identity import Caller
 from refold.gateway.page import showing
 from refold.gateway.roles import OPERATE, SETTLE, Role
@@ -129,6 +130,7 @@ def environment() -> Environment:
     env.filters["ago"] = _ago
     env.filters["clock"] = _clock
     env.filters["iso"] = _iso
+    env.tests["ours"] = is_ours
     env.globals["url"] = url
     return env
 
