@@ -1,5 +1,6 @@
 """`refold dev` as a developer has it: one command, real processes, a real database, Ctrl-C."""
 
+import asyncio
 import http.client
 import json
 import os
@@ -20,7 +21,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from refold.client import BlockingClient
+from refold.log import open_log
 from refold_schemas.events import StepResolved
+from refold_tools.dev.page import Page, choose_port
 from refold_tools.devstack import Stack, daemons
 from refold_tools.devstack.layout import HOST
 
@@ -274,6 +277,21 @@ def test_a_folder_that_cannot_be_used_is_said_before_anything_starts(folder: Pat
     assert error["code"] == "R564"
     assert str(folder / ".refold") in error["message"]
     (folder / ".refold").unlink()
+
+
+def test_a_page_that_is_ended_before_it_has_begun_ends(folder: Path) -> None:
+    url = f"sqlite:///{folder}/log.db"
+
+    async def make() -> None:
+        log = open_log(url)
+        await log.open(create=True)
+        await log.close()
+
+    asyncio.run(make())
+    page = Page(url, "postgresql://refold@127.0.0.1:1/no", choose_port(None), "UTC", "ada", print)
+    page.start()
+    page.end()
+    assert not page.lives
 
 
 def test_the_howto_names_what_there_is(folder: Path) -> None:

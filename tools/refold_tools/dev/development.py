@@ -94,6 +94,8 @@ class Development:
                 started.callback(stack.down)
                 database_url = stack.variables["REFOLD_DATABASE_URL"]
                 self.tell(f"the database is {database_url}, its data are in {place_of(stack)}")
+            if self._stopping.is_set():
+                return
             page = Page(
                 plan.log_url,
                 database_url,
@@ -108,6 +110,8 @@ class Development:
             # The worker first: what it writes last is still projected.
             started.callback(self._end_worker)
             page.wait_ready(self._stopping)
+            if self._stopping.is_set():
+                return
             hold.tell(page.url)
             self.ready(page.url, page.metrics_url)
         else:

@@ -77,6 +77,7 @@ class Page:
         self._failure: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
+        self._ending = False
         self._thread = threading.Thread(target=self._run, name="page")
 
     def start(self) -> None:
@@ -93,8 +94,14 @@ class Page:
             if waited > READY_WITHIN_S:
                 raise DevPageEnded(f"it did not answer within {READY_WITHIN_S:.0f} s")
 
+    @property
+    def lives(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._thread.is_alive()
+
     def end(self) -> None:
-        """Stop both and wait for their end."""
+        """Stop both and wait for their end, also where they have not begun yet."""
+        self._ending = True
         loop, stop = self._loop, self._stop
         if loop is not None and stop is not None:
             with suppress(RuntimeError):  # the loop has ended by itself
@@ -138,6 +145,8 @@ class Page:
 
         self._loop, stop = asyncio.get_running_loop(), asyncio.Event()
         self._stop = stop
+        if self._ending:  # before there was a loop to be told on
+            return
         settings = GatewaySettings(
             log_url=self.log_url,
             database_url=self.database_url,
