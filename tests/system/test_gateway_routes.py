@@ -111,8 +111,9 @@ def test_a_history_in_pages_is_the_whole_history(tmp_path: Path) -> None:
         await lab.start("buy", 5, "r1")
         whole = (await lab.call("GET", f"{RUNS}/r1/history")).json()
         assert whole["next"] is None
-        assert [one["event"] for one in whole["records"]][:3] == [
+        assert [one["event"] for one in whole["records"]][:4] == [
             "RunStarted",
+            "AmountsDeclared",
             "StepIntended",
             "StepInDoubt",
         ]
