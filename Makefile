@@ -78,7 +78,7 @@ model: $(VENV)/.dev ## explore the protocol exhaustively, its mutations included
 mutants: $(VENV)/.dev ## break the engine on purpose: each break must be caught by its tests
 	$(BIN)/python tests/mutants/run.py
 
-chaos: $(VENV)/.dev ## faults on real workers, brokers and networks: half an hour (CHAOS names scenarios and options)
+chaos: $(VENV)/.dev ## faults on real workers, brokers and networks: a quarter of an hour (CHAOS names scenarios and options)
 	PYTHONPATH=tests:examples $(BIN)/python -m chaos $(CHAOS)
 
 chaos-projector: $(VENV)/.dev ## projectors killed 50 times under load (REFOLD_KILLS), their database restarted: verify finds no difference
