@@ -374,6 +374,28 @@ def ended(process: "subprocess.Popen[str]") -> tuple[int, dict[str, Any]]:
     return process.returncode, json.loads(out.splitlines()[-1])
 
 
+def test_its_log_lines_are_json_on_stderr_and_show_no_secret(tmp_path: Path) -> None:
+    log = f"sqlite:///{tmp_path}/log.db"
+    made = [sys.executable, "-m", "refold_tools.cli", "namespace", "create", "--log", log]
+    subprocess.run(made, check=True, capture_output=True)
+    database = "postgresql://ann:the-pass-word@127.0.0.1:1/none"
+    process = command(
+        tmp_path,
+        *("--log", log, "--port", "0", "--insecure", "--log-format", "json"),
+        REFOLD_DATABASE_URL=database,
+    )
+    assert process.stdout is not None
+    url = json.loads(process.stdout.readline())["url"]
+    process.send_signal(signal.SIGTERM)
+    said, told = process.communicate(timeout=20)
+    assert process.returncode == 0
+    lines = [json.loads(line) for line in told.splitlines()]
+    assert [one["event"] for one in lines if one["event"] != "library"] == ["serving", "stopped"]
+    assert lines[0]["url"] == url
+    assert {(one["service"], one["namespace"]) for one in lines} == {("gateway", "default")}
+    assert "the-pass-word" not in said + told
+
+
 def test_the_process_serves_until_a_signal_and_says_why_it_cannot(tmp_path: Path) -> None:
     log = f"sqlite:///{tmp_path}/log.db"
     refold = [sys.executable, "-m", "refold_tools.cli"]

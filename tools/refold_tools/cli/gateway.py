@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from refold_tools.cli.options import JsonOption, LogOption, MetricsPortOption
+from refold_tools.cli.options import JsonOption, LogFormatOption, LogOption, MetricsPortOption
 
 if TYPE_CHECKING:
     from refold.client import Client
     from refold.gateway.metrics import GatewayMetrics
     from refold.gateway.settings import GatewaySettings
     from refold.gateway.tokens import Token
+    from refold.telemetry.lines import Line
     from refold.telemetry.serving import Server
     from refold_tools.cli.observing import Observing
 
@@ -76,6 +77,7 @@ def serve(
     file: TokensOption = None,
     database: DatabaseOption = None,
     metrics_port: MetricsPortOption = None,
+    log_format: LogFormatOption = None,
     log: LogOption = None,
     as_json: JsonOption = False,
 ) -> int:
@@ -91,7 +93,7 @@ def serve(
     from refold_tools.cli.observing import observing
 
     settings = load_settings()
-    seen = observing(settings, metrics_port, None)
+    seen = observing(settings, metrics_port, log_format)
     wanted = settings_from(
         log_url=log_url(log),
         database_url=database or settings.database_url,
@@ -110,6 +112,7 @@ async def _serve(settings: "GatewaySettings", seen: "Observing", *, as_json: boo
     from refold_tools.cli.signals import stop_on_signals
 
     opened: list[Server] = []
+    lines: list[Line] = []
 
     def open_metrics(samples: "GatewayMetrics") -> None:
         server = seen.serve(lambda _: [samples])
@@ -118,11 +121,15 @@ async def _serve(settings: "GatewaySettings", seen: "Observing", *, as_json: boo
 
     def ready(url: str, client: "Client") -> None:
         facts = client.log.facts
+        line = seen.lines("gateway", facts.namespace)  # what libraries and defects log, from now on
         metrics = f"http://{opened[0].host}:{opened[0].port}/metrics" if opened else None
+        if line is not None:
+            lines.append(line)
+            line("info", "serving", f"serving {facts.namespace}", {"url": url, "metrics": metrics})
         if as_json:
             said = {"url": url, "namespace": facts.namespace, "insecure": settings.insecure}
             print_json({**said, "metrics": metrics})
-        else:
+        elif line is None:
             who = "everybody, with every role" if settings.insecure else "those with a token"
             lists = "with lists" if settings.database_url else "without lists: no database is set"
             at = "" if metrics is None else f"; metrics at {metrics}"
@@ -135,10 +142,13 @@ async def _serve(settings: "GatewaySettings", seen: "Observing", *, as_json: boo
     finally:
         for server in opened:
             server.close()
+    ending = "stopped; what was under way has ended"
+    for line in lines:
+        line("info", "stopped", ending, {})
     if as_json:
         print_json({"stopped": True})
-    else:
-        say("stopped; what was under way has ended")
+    elif not lines:
+        say(ending)
     return 0
 
 

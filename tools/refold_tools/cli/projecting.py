@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from refold_tools.cli.options import JsonOption, LogOption, MetricsPortOption, TimeZoneOption
+from refold_tools.cli.options import (
+    JsonOption,
+    LogFormatOption,
+    LogOption,
+    MetricsPortOption,
+    TimeZoneOption,
+)
 
 if TYPE_CHECKING:
     from refold.log import Log
@@ -44,6 +50,7 @@ def projector(
     schema: SchemaOption = "public",
     time_zone: TimeZoneOption = None,
     metrics_port: MetricsPortOption = None,
+    log_format: LogFormatOption = None,
     log: LogOption = None,
     as_json: JsonOption = False,
 ) -> int:
@@ -56,7 +63,7 @@ def projector(
     from refold.settings import load_settings
     from refold_tools.cli.observing import observing
 
-    seen = observing(load_settings(), metrics_port, None)
+    seen = observing(load_settings(), metrics_port, log_format)
     return asyncio.run(_projector(database, schema, time_zone, log, seen, as_json=as_json))
 
 
@@ -82,8 +89,14 @@ async def _projector(
     url, zone = database_url(given), zone_of(time_zone)
     log = open_log(log_url(log_given))
     await log.open(create=False)
+    line = seen.lines("projector", log.facts.namespace)
 
     def tell(one: "ProjectorEvent") -> None:
+        if line is not None:
+            fields = {"partition": None if one.partition < 0 else one.partition}
+            level = "warning" if one.kind == "waiting" else "info"
+            line(level, one.kind, one.text, {**fields, "at_ms": one.at_ms})
+            return
         at = datetime.fromtimestamp(one.at_ms / 1000, UTC).astimezone(zone)
         if as_json:
             print_json(
