@@ -123,6 +123,7 @@ def duration(duration_ms: float | None) -> str:
 def ago(at: datetime | None, now: datetime) -> str:
     """How long since then, in one unit: `3 min ago`, `in 2 h`.
 
+    >>> from datetime import UTC
     >>> now = datetime(2026, 8, 8, 12, tzinfo=UTC)
     >>> ago(datetime(2026, 8, 8, 11, 57, tzinfo=UTC), now), ago(None, now)
     ('3 min ago', '')
@@ -141,6 +142,7 @@ def ago(at: datetime | None, now: datetime) -> str:
 def clock(at: datetime | None, zone: tzinfo, now: datetime) -> str:
     """A time of day today, else with its date; seconds always.
 
+    >>> from datetime import UTC
     >>> clock(datetime(2026, 8, 8, 14, 7, 9, tzinfo=UTC), UTC, datetime(2026, 8, 8, tzinfo=UTC))
     '14:07:09'
     """
