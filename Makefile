@@ -81,8 +81,8 @@ mutants: $(VENV)/.dev ## break the engine on purpose: each break must be caught 
 chaos: $(VENV)/.dev ## faults on real workers, brokers and networks: a quarter of an hour (CHAOS names scenarios and options)
 	PYTHONPATH=tests:examples $(BIN)/python -m chaos $(CHAOS)
 
-chaos-projector: $(VENV)/.dev ## projectors killed 50 times under load (REFOLD_KILLS), their database restarted: verify finds no difference
-	REFOLD_KILLS=$${REFOLD_KILLS:-50} $(BIN)/pytest -o faulthandler_timeout=0 tests/system/test_projector_killed.py $(PYTEST_ARGS)
+chaos-projector: $(VENV)/.dev ## projectors killed 50 times under load, a minute without database (REFOLD_KILLS, REFOLD_AWAY_S): verify finds no difference
+	REFOLD_KILLS=$${REFOLD_KILLS:-50} REFOLD_AWAY_S=$${REFOLD_AWAY_S:-60} $(BIN)/pytest -o faulthandler_timeout=0 tests/system/test_projector_killed.py $(PYTEST_ARGS)
 
 bench: $(VENV)/.dev ## measure refold on this machine (REFOLD_PEERS names the peers' scripts)
 	$(BIN)/refold bench $(BENCH)

@@ -1,6 +1,7 @@
 """Projectors as processes, killed and started under load: the tables are the fold's all the same.
 
-`make chaos-projector` is the long form: REFOLD_KILLS kills instead of six.
+`make chaos-projector` is the long form: REFOLD_KILLS kills instead of six, and the database away
+for REFOLD_AWAY_S seconds.
 """
 
 import asyncio
@@ -26,6 +27,7 @@ from support.projecting import caught_up, differences, project, projecting, veri
 
 pytestmark = pytest.mark.untraced
 KILLS = int(os.environ.get("REFOLD_KILLS", "6"))
+AWAY_S = float(os.environ.get("REFOLD_AWAY_S", "0.5"))
 REFOLD = [sys.executable, "-m", "refold_tools.cli"]
 
 
@@ -88,7 +90,7 @@ def test_killed_under_load_two_at_once_and_without_their_database_for_a_while(
                 processes[which].wait()
                 if number == KILLS // 2:
                     postgres_server.stop()
-                    await asyncio.sleep(0.5)
+                    await asyncio.sleep(AWAY_S)
                     postgres_server.start()  # not in a thread: the server ends with who started it
                 processes[which] = projector(url, postgres)
             await until_more(postgres, await applied(postgres))
