@@ -6,7 +6,7 @@ A run's id is always in the query or in a form, never in a path: it may be anyth
 import asyncio
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
@@ -549,24 +549,22 @@ async def resolve(request: Request, caller: Settler) -> Response:
     gateway, attempt = gateway_of(request), form.get("attempt", "")
     known = _number(form, "attempt", ATTEMPT_MAX) if attempt else None
     command_id = _command_id(form)
-    try:
-        result = _json(form.get("result", "")) if happened == "yes" else None
+
+    async def send(within: timedelta) -> None:
         await gateway.client.resolve(
             run_id,
             slot,
             happened=happened == "yes",
-            result=result,
+            result=_json(form.get("result", "")) if happened == "yes" else None,
             attempt=known,
             by=caller.who,
             why=form.get("why", ""),
             command_id=command_id,
-            within=await patience(request, gateway, run_id, None),
+            within=within,
         )
-    except CommandUndecided:
-        return _back("/run", id=run_id, said="waits")
-    except RefoldError as error:
-        return await _refused(request, caller, run_id, error, form)
-    return _back("/run", id=run_id, said="happened" if happened == "yes" else "absent")
+
+    said = "happened" if happened == "yes" else "absent"
+    return await _ordered(request, caller, run_id, form, send, said)
 
 
 @router.post("/run/retry")
@@ -575,20 +573,18 @@ async def retry(request: Request, caller: Operator) -> Response:
     form = await form_of(request)
     gateway, run_id = gateway_of(request), _field(form, "id")
     command_id = _command_id(form)
-    try:
+
+    async def send(within: timedelta) -> None:
         await gateway.client.retry(
             run_id,
             fresh_key=bool(form.get("fresh_key")),
             by=caller.who,
             why=form.get("why", ""),
             command_id=command_id,
-            within=await patience(request, gateway, run_id, None),
+            within=within,
         )
-    except CommandUndecided:
-        return _back("/run", id=run_id, said="waits")
-    except RefoldError as error:
-        return await _refused(request, caller, run_id, error, form)
-    return _back("/run", id=run_id, said="retried")
+
+    return await _ordered(request, caller, run_id, form, send, "retried")
 
 
 @router.post("/run/cancel")
@@ -597,19 +593,17 @@ async def cancel(request: Request, caller: Operator) -> Response:
     form = await form_of(request)
     gateway, run_id = gateway_of(request), _field(form, "id")
     command_id = _command_id(form)
-    try:
+
+    async def send(within: timedelta) -> None:
         await gateway.client.cancel(
             run_id,
             by=caller.who,
             why=form.get("why", ""),
             command_id=command_id,
-            within=await patience(request, gateway, run_id, None),
+            within=within,
         )
-    except CommandUndecided:
-        return _back("/run", id=run_id, said="waits")
-    except RefoldError as error:
-        return await _refused(request, caller, run_id, error, form)
-    return _back("/run", id=run_id, said="cancelled")
+
+    return await _ordered(request, caller, run_id, form, send, "cancelled")
 
 
 @router.post("/rejections/republish")
@@ -628,6 +622,24 @@ async def republish(request: Request, caller: Operator) -> Response:
         except RefoldError:  # the list cannot be read: that is not what was asked for
             raise error from None
     return _back("/rejections", said="republished")
+
+
+async def _ordered(
+    request: Request,
+    caller: Any,
+    run_id: str,
+    form: Mapping[str, str],
+    send: Callable[[timedelta], Awaitable[None]],
+    said: str,
+) -> Response:
+    """Send a command about a run, and lead back to its page, which says what became of it."""
+    try:
+        await send(await patience(request, gateway_of(request), run_id, None))
+    except CommandUndecided:
+        return _back("/run", id=run_id, said="waits")
+    except RefoldError as error:
+        return await _refused(request, caller, run_id, error, form)
+    return _back("/run", id=run_id, said=said)
 
 
 async def _refused(
