@@ -37,6 +37,11 @@ PATIENCE = 1.01
 """Source: design, section 6, When "absent" may be believed."""
 
 
+def with_needs(run: Row) -> dict[str, Any]:
+    """The run's row, with what it needs in words."""
+    return {**run, "needs_words": NEEDS_WORDS.get(run["needs"] or "", "nothing")}
+
+
 @dataclass(frozen=True, slots=True)
 class RunRows:
     """A run in the shape of the views, and what it is from."""
