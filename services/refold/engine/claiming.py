@@ -12,10 +12,10 @@ from typing import NamedTuple
 from refold.engine import checkpoints
 from refold.engine.clock import Clock
 from refold.engine.ending import ClaimFenced, ClaimRefused, ClaimUnknown, LogWasCut
-from refold.engine.learning import learn_and_fold
 from refold.engine.settings import WorkerSettings
 from refold.log.port import Entry, Log, Topic
 from refold_projections.fold import PartitionFold, Position
+from refold_projections.fold.learning import learn_and_fold
 from refold_schemas.codec import KIND_CLAIM, KIND_EVENT, Codec, RecordHeader
 from refold_schemas.errors import OffsetOutOfRange, SchemaUnavailable
 from refold_schemas.events import PartitionClaimed, PartitionReleased

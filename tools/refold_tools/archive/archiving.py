@@ -12,10 +12,10 @@ from refold.engine import checkpoints
 from refold.engine.archives import key_of
 from refold.engine.bases import Base, checkpoint_of
 from refold.engine.checkpoints import Restored, base_behind
-from refold.engine.learning import learn_and_fold
 from refold.engine.trimming import commands_trimmable, events_trimmable
 from refold.log.port import Entry, Log, Record, Topic
 from refold_projections.fold import Orders, PartitionFold
+from refold_projections.fold.learning import learn_and_fold
 from refold_schemas.codec import Codec
 from refold_schemas.errors import AppendUnknown, SchemaUnavailable
 from refold_schemas.snapshots import Archived, Checkpoint
