@@ -146,9 +146,9 @@ class Claiming:
                 ack = await self.log.append(Topic.EVENTS, self.partition, [entry])
         except Exception as error:  # whatever it was: the claim may be stored, now or later
             raise ClaimUnknown(self.partition, f"{type(error).__name__}: {error}") from error
-        if ack.offset is None or ack.offset < 0:
+        if ack.stored_at is None:
             raise ClaimUnknown(self.partition, f"the claim was acknowledged at {ack.offset}")
-        return ack.offset
+        return ack.stored_at
 
     async def _read_on(self, fold: PartitionFold, until: int | None) -> int:
         """Fold from the fold's position to the log's end, or up to `until`.

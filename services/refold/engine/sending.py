@@ -149,6 +149,6 @@ class Sender:
                     if topic is not Topic.DEAD_LETTERS:
                         raise
                     ack = await log.append(topic, 0, batch)
-            if ack.offset is None or ack.offset < 0:
+            if ack.stored_at is None:
                 told = f"it was acknowledged with offset {ack.offset}"
                 raise AppendUnknown(topic=topic.value, partition=partition, reason=told)

@@ -227,7 +227,7 @@ class Archiving:
         entry = Entry(key_of(file.offset_next), self._codec.encode(archived))
         async with asyncio.timeout(APPEND_S):
             ack = await self._log.append(Topic.SNAPSHOTS, partition, [entry])
-        if ack.offset is None or ack.offset < 0:
+        if ack.stored_at is None:
             told = f"it was acknowledged with offset {ack.offset}"
             raise AppendUnknown(topic=Topic.SNAPSHOTS.value, partition=partition, reason=told)
 
