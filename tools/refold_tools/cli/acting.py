@@ -10,8 +10,11 @@ from refold_tools.cli.asking import ask
 from refold_tools.cli.inputs import read_json, zone_of
 from refold_tools.cli.options import (
     ByOption,
+    InputOption,
     JsonOption,
     LogOption,
+    NameArgument,
+    NewRunIdOption,
     RunIdArgument,
     WhyOption,
     WithinOption,
@@ -36,15 +39,9 @@ async def _patience(client: "Client", run_id: str, within: float | None) -> time
 
 
 def start(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The run function's name.")],
-    given: Annotated[
-        str | None,
-        typer.Option("--input", metavar="JSON|@FILE", help="The input; @- reads stdin."),
-    ] = None,
-    run_id: Annotated[
-        str | None,
-        typer.Option("--run-id", metavar="ID", help="The run's id. Default: a fresh one."),
-    ] = None,
+    name: NameArgument,
+    given: InputOption = None,
+    run_id: NewRunIdOption = None,
     version: Annotated[
         str | None, typer.Option("--version", help="Only in this version of the run function.")
     ] = None,

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from refold_tools.cli.inputs import check_one_of, zone_of
-from refold_tools.cli.options import JsonOption, LogOption, RunIdArgument, TimeZoneOption
+from refold_tools.cli.options import (
+    LIMIT,
+    JsonOption,
+    LimitOption,
+    LogOption,
+    RunIdArgument,
+    TimeZoneOption,
+)
 
 if TYPE_CHECKING:
     from refold.client import Client, HistoryRecord
@@ -67,9 +74,7 @@ def runs(
     name: Annotated[
         str | None, typer.Option("--run", help="Only runs of this run function.")
     ] = None,
-    limit: Annotated[
-        int, typer.Option("--limit", min=1, help="At most so many, the latest first.")
-    ] = 100,
+    limit: LimitOption = LIMIT,
     time_zone: TimeZoneOption = None,
     log: LogOption = None,
     as_json: JsonOption = False,
