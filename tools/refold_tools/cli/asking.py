@@ -20,7 +20,7 @@ from refold_tools.cli.options import (
 
 if TYPE_CHECKING:
     from refold.client import Client, HistoryRecord
-    from refold.client.client import BoundaryAt
+    from refold.client.questions import BoundaryAt
 
 
 def ask(log: str | None, work: "Callable[[Client], Coroutine[Any, Any, int]]") -> int:

@@ -21,7 +21,7 @@ from refold_tools.cli.options import (
 if TYPE_CHECKING:
     from refold.app import App, RunDef
     from refold.client import Client
-    from refold.client.client import BoundaryAt
+    from refold.client.questions import BoundaryAt
     from refold.worker import Worker, WorkerEvent
     from refold_projections.fold import RunState
     from refold_tools.cli.ending import Outcome

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta, tzinfo
 from typing import Any
 
-from refold.client.client import BoundaryAt
+from refold.client.questions import BoundaryAt
 from refold.client.words import quoted
 from refold.gateway.page import timeline
 from refold.gateway.page.showing import from_ms

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
-from refold.client.client import BoundaryAt
 from refold.client.history import HistoryRecord
 from refold.client.pending import orders_of
+from refold.client.questions import BoundaryAt
 from refold.client.words import Scene, event_words, explain
 from refold.gateway.asking import Within, extend, scanning
 from refold.gateway.auth import Reader
