@@ -12,7 +12,6 @@ import queue
 import sqlite3
 import threading
 import time
-import uuid
 from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,37 +22,28 @@ from refold.log.port import Ack, Entry, LogFacts, Record, Suggestion, Topic, Upg
 from refold.log.processes import boot_ms
 from refold.log.rows import frame, squeeze
 from refold.log.sizes import BATCH_SIZE_MAX, check_batch
+from refold.log.sqlite_commits import Commits
 from refold.log.sqlite_file import (
     NONSENSE,
     Place,
     check_path,
     connect,
+    data_version,
     error_of,
     parse_url,
     prepare,
 )
 from refold.log.sqlite_leases import Leases
-from refold.log.sqlite_store import (
-    Extent,
-    Packed,
-    Stream,
-    extent_of,
-    prepare_to_store,
-    read_records,
-    store,
-    store_one,
-    trim,
-)
-from refold.log.sqlite_watch import FileWatch
+from refold.log.sqlite_namespace import load_namespace
+from refold.log.sqlite_store import Extent, Packed, Stream, extent_of, read_records, trim
+from refold.log.sqlite_transactions import transaction, undo
+from refold.log.sqlite_waiting import Waiters
 from refold_schemas.errors import RefoldError
 from refold_schemas.errors.log import (
     AppendUnknown,
     LogClosed,
-    LogCorrupted,
     LogLocked,
-    LogMissing,
     LogUnavailable,
-    LogUrlInvalid,
     PartitionMissing,
 )
 
@@ -61,10 +51,6 @@ LEASE_MS = 5_000
 """How long an owner whose process has stopped keeps its partitions."""
 LOCK_TIMEOUT_MS = 5_000
 """How long a commit waits for another process that has the file locked."""
-POLL_MS_MIN, POLL_MS_MAX, POLL_MS_LATER = 2.0, 10.0, 25.0
-"""How often a waiter looks whether another process has committed: soon, then less and less."""
-QUIET_S = 5.0
-"""So long after a commit a waiter looks at least every POLL_MS_MAX, later every POLL_MS_LATER."""
 GROUP_SIZE_MAX = 8 << 20
 """Bytes after which a transaction takes no further batch."""
 HERE_SIZE_MAX = 16 << 10
@@ -75,9 +61,6 @@ that copies the WAL into the file takes some milliseconds."""
 SLOW_MS = 10_000
 QUEUE_COUNT_MAX = 10_000
 """Appends under way on one handle; more is a caller that doesn't wait for its answers."""
-
-# What is appended most lies last in the file, where SQLite fills its pages best.
-_STREAM_ORDER = (Topic.DEAD_LETTERS, Topic.SNAPSHOTS, Topic.COMMANDS, Topic.EVENTS)
 
 
 class _Append(NamedTuple):
@@ -146,23 +129,12 @@ class SqliteLog:
         self._queue: queue.SimpleQueue[_Work] = queue.SimpleQueue()
         self._reader: sqlite3.Connection | None = None
         self._under_way: dict[asyncio.Future[Any], Stream | None] = {}
-        # Waiters and polling: touched on the loop only.
-        self._waiters: dict[asyncio.Future[bool], tuple[Stream, int]] = {}
-        self._poll_timer: asyncio.TimerHandle | None = None
-        self._poll_ms = POLL_MS_MIN
-        self._data_version = -1
-        self._alone_until = self._quiet_from = 0.0
+        self._waiters = Waiters(self._is_there, self._data_version)
         self._is_idle: Callable[[], bool] = lambda: False
         # Whoever commits holds `_writing`: what follows is touched under it only.
         self._writing = threading.Lock()
-        self._connection: sqlite3.Connection | None = None
-        self._waits_for_lock = True
+        self._commits: Commits | None = None
         self._slow_until_boot_ms = 0
-        self._extents: dict[Stream, Extent] = {}
-        self._writer_version = -1
-        self._looked_boot_ms = 0
-        self._alone = False
-        self._watch: FileWatch | None = None
         self._owners: dict[str, int] = {}
 
     @property
@@ -222,9 +194,7 @@ class SqliteLog:
     async def _stop(self, *, free: bool) -> None:
         was_open, self._open = self._open, False
         self._end_all("the handle was closed")
-        if self._poll_timer is not None:
-            self._poll_timer.cancel()
-            self._poll_timer = None
+        self._waiters.end()
         if self._reader is not None:
             # Before the writer's connection, so that the last one to close folds the WAL back in.
             self._reader.close()
@@ -248,8 +218,7 @@ class SqliteLog:
                         topic=stream.topic.value, partition=stream.partition, reason=reason
                     )
                 )
-        for waiter in self._waiters:
-            _end_wait(waiter)
+        self._waiters.end_waits()
 
     # What the port asks for, on the loop
 
@@ -298,15 +267,15 @@ class SqliteLog:
         if boot_ms() < self._slow_until_boot_ms or not self._writing.acquire(blocking=False):
             return None
         try:
-            connection = self._connection
-            if connection is None:
+            commits = self._commits
+            if commits is None:
                 return None
             began_ms = time.monotonic() * 1000
-            self._wait_for_lock(connection, wait=False)
-            [(_, ack, error)] = self._commit(connection, [append])
+            commits.wait_for_lock(wait=False)
+            [(_, ack, error)] = self._commit(commits, [append])
             if time.monotonic() * 1000 - began_ms > QUICK_MS:
                 self._slow_until_boot_ms = boot_ms() + SLOW_MS
-            alone, self._alone = self._alone, False
+            alone = commits.take_alone()
         except Exception as defect:
             self._give_out(defect)
             raise AppendUnknown(
@@ -324,13 +293,6 @@ class SqliteLog:
         self._wake_siblings({append.stream})
         return ack  # type: ignore[no-any-return]
 
-    def _wait_for_lock(self, connection: sqlite3.Connection, *, wait: bool) -> None:
-        """Whether the connection waits where another process has the file locked."""
-        if wait is not self._waits_for_lock:
-            timeout_ms = self._lock_timeout_ms if wait else 0
-            connection.execute(f"PRAGMA busy_timeout = {timeout_ms}")
-            self._waits_for_lock = wait
-
     async def read(
         self, topic: Topic, partition: int, offset: int, *, size_max: int = 1 << 20
     ) -> Sequence[Record]:
@@ -345,7 +307,7 @@ class SqliteLog:
             try:
                 return read_records(reader, self._place, stream, offset, size_max)
             finally:
-                _undo(reader)
+                undo(reader)
 
     async def bounds(self, topic: Topic, partition: int) -> tuple[int, int]:
         """`(start, end)` of the partition."""
@@ -362,18 +324,7 @@ class SqliteLog:
             return True
         if timeout_ms <= 0:
             return False
-        loop = self._loop_of()
-        waiter: asyncio.Future[bool] = loop.create_future()
-        self._waiters[waiter] = (stream, offset)
-        timer = loop.call_later(timeout_ms / 1000, _end_wait, waiter)
-        if self._poll_timer is None:
-            self._poll_ms = POLL_MS_MIN
-            self._poll_timer = loop.call_later(POLL_MS_MIN / 1000, self._poll)
-        try:
-            return await waiter
-        finally:
-            timer.cancel()
-            self._waiters.pop(waiter, None)
+        return await self._waiters.wait(stream, offset, timeout_ms)
 
     async def suggest(self, owner: str) -> Suggestion:
         """One heartbeat of `owner`, and the partitions that the leases give to it now.
@@ -413,8 +364,7 @@ class SqliteLog:
         stream = self._stream(topic, partition)
 
         def work(connection: sqlite3.Connection) -> int:
-            # Our own commit changes no data_version of our own: forget what we know.
-            self._extents.pop(stream, None)
+            self._commits_of().forget(stream)
             return trim(connection, self._place, stream, before_offset)
 
         return int(await self._do(work))
@@ -445,6 +395,10 @@ class SqliteLog:
         assert self._leases is not None, "there are leases from open() on"
         return self._leases
 
+    def _commits_of(self) -> Commits:
+        assert self._commits is not None, "there is one while jobs are done"
+        return self._commits
+
     def _stream(self, topic: Topic, partition: int) -> Stream:
         self._check_open()
         stream = self._streams.get((topic, partition))
@@ -465,8 +419,8 @@ class SqliteLog:
         except (sqlite3.Error, *NONSENSE) as error:
             raise self._error_of(error) from error
 
-    def _error_of(self, error: Exception, *, committing: bool = False) -> LogUnavailable:
-        return error_of(error, self._place, waited_ms=self._lock_timeout_ms, committing=committing)
+    def _error_of(self, error: Exception) -> LogUnavailable:
+        return error_of(error, self._place, waited_ms=self._lock_timeout_ms)
 
     def _extent(self, stream: Stream) -> Extent:
         with self._reading() as reader:
@@ -477,62 +431,13 @@ class SqliteLog:
         extent = self._extent(stream)
         return offset < max(extent.readable, extent.start)
 
-    # Waking waiters, on the loop
-
-    def _poll(self) -> None:
-        """Look whether another connection has committed; poll less and less while none has."""
-        self._poll_timer = None
-        if not self._waiters or self._reader is None:
-            return
-        loop = self._loop_of()
-        if loop.time() < self._alone_until:  # our writer has looked, at no price
-            self._poll_timer = loop.call_later(POLL_MS_MIN / 1000, self._poll)
-            return
-        try:
-            (version,) = self._reader.execute("PRAGMA data_version").fetchone()
-            changed = version != self._data_version
-            self._data_version = version
-            if changed:
-                self._wake()
-        except (sqlite3.Error, LogUnavailable):
-            # A look that fails says nothing. The waiters' next read meets the same error and says
-            # it to somebody who can act.
-            self._wake_all()
-            return
-        if changed:
-            self._poll_ms, self._quiet_from = POLL_MS_MIN, loop.time() + QUIET_S
-        else:
-            most_ms = POLL_MS_MAX if loop.time() < self._quiet_from else POLL_MS_LATER
-            self._poll_ms = min(most_ms, self._poll_ms * 1.5)
-        if self._waiters:
-            self._poll_timer = loop.call_later(self._poll_ms / 1000, self._poll)
-
-    def _wake(self, streams: Container[Stream] | None = None) -> None:
-        """Wake those whose record is there, of `streams` only where it is known which grew."""
-        for waiter, (stream, offset) in list(self._waiters.items()):
-            if streams is not None and stream not in streams:
-                continue
-            if not waiter.done() and self._is_there(stream, offset):
-                waiter.set_result(True)
-
-    def _wake_all(self) -> None:
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(True)
-
-    def _wake_soon(self, streams: Container[Stream]) -> None:
-        """A commit of this process, into `streams`: look at once."""
-        if self._waiters and self._reader is not None:
-            try:
-                self._wake(streams)
-            except LogUnavailable:
-                self._wake_all()
+    def _data_version(self) -> int:
+        assert self._reader is not None, "there is a reader while the handle is open"
+        return data_version(self._reader)
 
     def _settle(
         self, outcomes: Sequence[_Outcome], streams: Container[Stream], alone: bool
     ) -> None:
-        if alone:
-            self._alone_until = self._loop_of().time() + 2 * POLL_MS_MIN / 1000
         for answer, result, error in outcomes:
             if answer.done():
                 continue
@@ -540,28 +445,28 @@ class SqliteLog:
                 answer.set_result(result)
             else:
                 answer.set_exception(error)
-        self._wake_soon(streams)
+        self._waiters.wake_soon(streams, alone=alone)
 
     # The writer thread
 
     def _run(self, create: bool, opened: "asyncio.Future[bool]") -> None:
         try:
-            connection, made = self._prepare(create)
+            commits, made = self._prepare(create)
         except BaseException as error:
             self._tell([(opened, None, error)])
             return
         self._tell([(opened, made, None)])
         stop: _Stop | None = None
         failure: Exception | None = None
-        self._connection = connection
+        self._commits = commits
         try:
-            stop = self._serve(connection)
+            stop = self._serve(commits)
         except Exception as error:
             failure = error
         finally:
             with self._writing, contextlib.suppress(sqlite3.Error):
-                self._connection = None
-                connection.close()
+                self._commits = None
+                commits.connection.close()
         if stop is not None:
             self._tell([(stop.answer, None, None)])
         elif failure is not None:
@@ -575,7 +480,7 @@ class SqliteLog:
         self._end_all(reason)
         self._loop_of().call_exception_handler({"message": reason, "exception": failure})
 
-    def _serve(self, connection: sqlite3.Connection) -> _Stop | None:
+    def _serve(self, commits: Commits) -> _Stop | None:
         """Take everything that is queued, commit it, tell it; until stopped or left alone."""
         while True:
             appends: list[_Append] = []
@@ -596,35 +501,38 @@ class SqliteLog:
             except queue.Empty:
                 pass
             with self._writing:
-                self._wait_for_lock(connection, wait=True)
+                commits.wait_for_lock(wait=True)
                 if appends:
                     grown = {append.stream for append in appends}
-                    if not self._tell(self._commit(connection, appends), grown):
+                    if not self._tell(self._commit(commits, appends), grown):
                         return None
-                if isinstance(other, _Job) and not self._tell([self._perform(connection, other)]):
-                    return None
+                if isinstance(other, _Job):
+                    done = (other.answer, *commits.perform(other.work))
+                    if not self._tell([done]):
+                        return None
                 if self._heartbeat_in() == 0:
                     if self._loop_of().is_closed():
                         return None  # nobody gave the log back, but nobody is there any more
-                    self._beat_once(connection)
+                    self._beat_once(commits)
                 if isinstance(other, _Stop):
-                    if other.free and self._lost(connection) is None:
-                        self._free_all(connection)
+                    if other.free and commits.lost() is None:
+                        self._free_all(commits.connection)
                     return other
 
-    def _beat_once(self, connection: sqlite3.Connection) -> None:
+    def _beat_once(self, commits: Commits) -> None:
         # A heartbeat that fails is none, and the lease may run out: no more than that, as a lease
         # only suggests. The next one is tried when it is due.
         with contextlib.suppress(sqlite3.Error):
-            if self._lost(connection) is None:
-                self._transaction(connection, self._beat)
+            if commits.lost() is None:
+                beat = partial(self._leases_of().beat, owners=self._owners)
+                transaction(commits.connection, beat)
         self._owners = dict.fromkeys(self._owners, boot_ms())
 
     def _free_all(self, connection: sqlite3.Connection) -> None:
         for owner in list(self._owners):
             # As above: what is not freed now is free when the lease has run out.
             with contextlib.suppress(sqlite3.Error):
-                self._transaction(connection, partial(self._leases_of().free, owner=owner))
+                transaction(connection, partial(self._leases_of().free, owner=owner))
 
     def _tell(self, outcomes: Sequence[_Outcome], grown: Collection[Stream] = ()) -> bool:
         """Hand outcomes to the loop; wake whoever waits in this process for what has `grown`.
@@ -632,7 +540,7 @@ class SqliteLog:
         False if there is no loop any more: its process part ended.
         """
         try:
-            alone, self._alone = self._alone, False
+            alone = self._commits is not None and self._commits.take_alone()
             self._loop_of().call_soon_threadsafe(self._settle, outcomes, grown, alone)
         except RuntimeError:
             return False
@@ -648,9 +556,9 @@ class SqliteLog:
             if other._waiters and other._loop is not None:
                 # Its loop may have ended meanwhile; then nobody waits there.
                 with contextlib.suppress(RuntimeError):
-                    other._loop.call_soon_threadsafe(other._wake_soon, grown)
+                    other._loop.call_soon_threadsafe(other._waiters.wake_soon, grown)
 
-    def _prepare(self, create: bool) -> tuple[sqlite3.Connection, bool]:
+    def _prepare(self, create: bool) -> tuple[Commits, bool]:
         place = self._place
         check_path(place, create=create, make_directory=self._make_directory)
         connection = reader = None
@@ -661,12 +569,21 @@ class SqliteLog:
                 pages = max(1, self._file_size_max // page_size)
                 connection.execute(f"PRAGMA max_page_count = {pages}")
             made = prepare(connection, place, create=create, wait_ms=self._lock_timeout_ms)
-            made = self._load(connection, create=create) or made
+            namespace = load_namespace(
+                connection,
+                place,
+                create=create,
+                batch_size_max=self._batch_size_max,
+                now_ms=self._now_ms(),
+            )
+            self._facts, self._streams = namespace.facts, namespace.streams
+            self._leases = Leases(namespace.number, namespace.facts.partition_count, self._lease_ms)
             reader = connect(place, create=False, lock_timeout_ms=self._lock_timeout_ms)
             reader.execute("PRAGMA query_only = ON")
-            (self._data_version,) = reader.execute("PRAGMA data_version").fetchone()
-            self._watch = FileWatch(place.path)
-            prepare_to_store(connection)
+            self._waiters.begin(data_version(reader))
+            commits = Commits(
+                connection, place, lock_timeout_ms=self._lock_timeout_ms, now_ms=self._now_ms
+            )
         except BaseException as error:
             for opened in (reader, connection):
                 if opened is not None:
@@ -675,198 +592,18 @@ class SqliteLog:
                 raise self._error_of(error) from error
             raise
         self._reader = reader
-        return connection, made
+        return commits, namespace.made or made
 
-    def _load(self, connection: sqlite3.Connection, *, create: bool) -> bool:
-        """Read what the namespace is, or make it; True if made."""
-        place = self._place
-        made = False
-        row = _namespace(connection, place.namespace)
-        if row is None and create:
-            made = self._transaction(connection, self._make_namespace)
-            row = _namespace(connection, place.namespace)
-        if row is None:
-            names = [name for (name,) in connection.execute("SELECT name FROM namespaces")]
-            raise LogMissing(
-                place.url,
-                f"{place.path} has no namespace {place.namespace!r}"
-                f" (it has: {', '.join(sorted(names)) or 'none'})",
-            )
-        namespace, partition_count, batch_size_max = row
-        if place.partition_count not in (None, partition_count):
-            raise LogUrlInvalid(
-                place.url,
-                f"it asks for {place.partition_count} partitions, the namespace"
-                f" {place.namespace!r} was made with {partition_count}",
-            )
-        ids = dict(
-            connection.execute(
-                "SELECT topic, topic_id FROM topics WHERE namespace = ?", (namespace,)
-            ).fetchall()
-        )
-        self._streams = {
-            (Topic(topic), partition): Stream(number, Topic(topic), partition)
-            for topic, partition, number in connection.execute(
-                "SELECT topic, partition, stream FROM streams WHERE namespace = ?", (namespace,)
-            )
-        }
-        if set(self._streams) != {(t, p) for t in Topic for p in range(partition_count)}:
-            raise LogCorrupted(place.url, "the table of streams is damaged")
-        self._leases = Leases(namespace, partition_count, self._lease_ms)
-        self._facts = LogFacts(
-            place.namespace,
-            partition_count,
-            tuple(ids[topic.value] for topic in Topic),
-            batch_size_max,
-        )
-        return made
-
-    def _make_namespace(self, connection: sqlite3.Connection) -> bool:
-        if _namespace(connection, self._place.namespace) is not None:
-            return False  # another process was first
-        count = self._place.partition_count or 1
-        namespace = connection.execute(
-            "INSERT INTO namespaces (name, partition_count, batch_size_max, made_ms)"
-            " VALUES (?, ?, ?, ?)",
-            (self._place.namespace, count, self._batch_size_max, self._now_ms()),
-        ).lastrowid
-        for topic in _STREAM_ORDER:
-            connection.execute(
-                "INSERT INTO topics VALUES (?, ?, ?)", (namespace, topic.value, str(uuid.uuid4()))
-            )
-            connection.executemany(
-                "INSERT INTO streams (namespace, topic, partition) VALUES (?, ?, ?)",
-                [(namespace, topic.value, partition) for partition in range(count)],
-            )
-        return True
-
-    def _transaction(
-        self, connection: sqlite3.Connection, work: Callable[[sqlite3.Connection], Any]
-    ) -> Any:
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            result = work(connection)
-            connection.execute("COMMIT")
-        except BaseException:
-            _undo(connection)
-            raise
-        return result
-
-    def _perform(self, connection: sqlite3.Connection, job: _Job) -> _Outcome:
-        if lost := self._lost(connection, stored=False):
-            return job.answer, None, lost
-        try:
-            return job.answer, self._transaction(connection, job.work), None
-        except RefoldError as error:
-            return job.answer, None, error
-        except (sqlite3.Error, *NONSENSE) as error:
-            return job.answer, None, self._error_of(error)
-
-    def _commit(self, connection: sqlite3.Connection, appends: Sequence[_Append]) -> list[_Outcome]:
-        """Store the batches in one transaction: one fsync for all."""
+    def _commit(self, commits: Commits, appends: Sequence[_Append]) -> list[_Outcome]:
         batches = [
             Packed(append.stream, append.entries, [squeeze(payload) for payload in append.frames])
             for append in appends
         ]
-        answers = zip(appends, self._commit_packed(connection, batches), strict=True)
+        answers = zip(appends, commits.store(batches), strict=True)
         return [(append.answer, *outcome) for append, outcome in answers]
-
-    def _commit_packed(
-        self, connection: sqlite3.Connection, batches: Sequence[Packed]
-    ) -> list[tuple[Ack | None, Exception | None]]:
-        committing = False
-        if self._lost_before and (lost := self._lost(connection, stored=False)):
-            return [(None, lost) for _ in batches]
-        stream = batches[0].stream
-        known = self._extents.get(stream)
-        if len(batches) == 1 and known is not None and stream.topic is not Topic.SNAPSHOTS:
-            try:
-                after = store_one(connection, batches[0], known, self._now_ms())
-                if after is not None:
-                    self._look_for_others(connection)
-            except (sqlite3.Error, *NONSENSE) as error:
-                _undo(connection)
-                self._extents = {}
-                return [(None, self._error_of(error, committing=True))]
-            if after is not None:
-                self._extents[stream] = after
-                if lost := self._lost(connection):
-                    return [(None, lost)]
-                return [(Ack(known.end, after.append_ms), None)]
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-            extents = self._known_extents(connection)
-            acks = store(connection, self._place, batches, extents, self._now_ms())
-            committing = True
-            connection.execute("COMMIT")
-        except (sqlite3.Error, LogCorrupted, *NONSENSE) as error:
-            _undo(connection)
-            self._extents = {}
-            return [(None, self._error_of(error, committing=committing)) for _ in batches]
-        self._extents = extents
-        if lost := self._lost(connection):
-            return [(None, lost) for _ in batches]
-        return [(ack, None) for ack in acks]
-
-    def _known_extents(self, connection: sqlite3.Connection) -> dict[Stream, Extent]:
-        """Extents as far as this thread knows them: none if another one has committed."""
-        self._looked_boot_ms = 0
-        self._look_for_others(connection)
-        return dict(self._extents)
-
-    def _look_for_others(self, connection: sqlite3.Connection) -> None:
-        """Whether another process has committed, which spares the loop to ask; not at each append.
-
-        A connection's own commits do not change its `data_version`, those of all others do.
-        """
-        now_ms = boot_ms()
-        if now_ms - self._looked_boot_ms < POLL_MS_MIN:
-            return
-        self._looked_boot_ms = now_ms
-        (version,) = connection.execute("PRAGMA data_version").fetchone()
-        self._alone = version == self._writer_version
-        if not self._alone:
-            self._writer_version = version
-            self._extents = {}
-
-    @property
-    def _lost_before(self) -> bool:
-        return self._watch is not None and self._watch.lost is not None
-
-    def _lost(
-        self, connection: sqlite3.Connection, *, stored: bool | None = None
-    ) -> LogUnavailable | None:
-        """What to say if a file was removed or replaced under us: what we write is then lost."""
-        lost = self._watch.look(connection) if self._watch is not None else None
-        if lost is None:
-            return None
-        return LogUnavailable(self.url, lost.reason, kept=lost.kept, next=lost.next, stored=stored)
 
     def _heartbeat_in(self) -> float | None:
         """Seconds until a heartbeat is due; None if nobody needs one."""
         if not self._owners:
             return None
         return max(0.0, (min(self._owners.values()) + self._lease_ms // 5 - boot_ms()) / 1000)
-
-    def _beat(self, connection: sqlite3.Connection) -> None:
-        self._leases_of().beat(connection, self._owners)
-
-
-def _end_wait(waiter: "asyncio.Future[bool]") -> None:
-    if not waiter.done():
-        waiter.set_result(False)
-
-
-def _undo(connection: sqlite3.Connection) -> None:
-    if connection.in_transaction:
-        # Undoing can fail only if SQLite has undone it already, or when the file is lost; the
-        # error that brought us here says it.
-        with contextlib.suppress(sqlite3.Error):
-            connection.execute("ROLLBACK")
-
-
-def _namespace(connection: sqlite3.Connection, name: str) -> tuple[int, int, int] | None:
-    row: tuple[int, int, int] | None = connection.execute(
-        "SELECT namespace, partition_count, batch_size_max FROM namespaces WHERE name = ?", (name,)
-    ).fetchone()
-    return row
