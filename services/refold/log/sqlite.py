@@ -8,19 +8,17 @@ Reads run on the caller's loop on a connection of their own: in WAL mode they wa
 
 import asyncio
 import contextlib
-import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Collection, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakSet
 
 from refold.log.port import Ack, Entry, LogFacts, Record, Suggestion, Topic, Upgrade
-from refold.log.processes import boot_ms
-from refold.log.rows import frame, squeeze
+from refold.log.rows import frame
 from refold.log.sizes import BATCH_SIZE_MAX, check_batch
 from refold.log.sqlite_commits import Commits
 from refold.log.sqlite_file import (
@@ -33,11 +31,12 @@ from refold.log.sqlite_file import (
     parse_url,
     prepare,
 )
-from refold.log.sqlite_leases import Leases
+from refold.log.sqlite_leases import Heartbeats, Leases
 from refold.log.sqlite_namespace import load_namespace
-from refold.log.sqlite_store import Extent, Packed, Stream, extent_of, read_records, trim
-from refold.log.sqlite_transactions import transaction, undo
+from refold.log.sqlite_store import Extent, Stream, extent_of, read_records, trim
+from refold.log.sqlite_transactions import undo
 from refold.log.sqlite_waiting import Waiters
+from refold.log.sqlite_writer import Append, Job, Outcome, Ready, Stop, Writer
 from refold_schemas.errors import RefoldError
 from refold_schemas.errors.log import (
     AppendUnknown,
@@ -51,44 +50,11 @@ LEASE_MS = 5_000
 """How long an owner whose process has stopped keeps its partitions."""
 LOCK_TIMEOUT_MS = 5_000
 """How long a commit waits for another process that has the file locked."""
-GROUP_SIZE_MAX = 8 << 20
-"""Bytes after which a transaction takes no further batch."""
 HERE_SIZE_MAX = 16 << 10
 """A batch up to this size may be committed on the caller's own thread."""
-QUICK_MS = 25
-"""How long such a commit may take, or the next ones are left to the writer thread for SLOW_MS. One
-that copies the WAL into the file takes some milliseconds."""
-SLOW_MS = 10_000
 QUEUE_COUNT_MAX = 10_000
 """Appends under way on one handle; more is a caller that doesn't wait for its answers."""
 
-
-class _Append(NamedTuple):
-    """A batch on its way to the writer thread."""
-
-    stream: Stream
-    entries: tuple[Entry, ...]
-    frames: list[bytes]
-    size: int
-    answer: "asyncio.Future[Ack]"
-
-
-class _Job(NamedTuple):
-    """Something else to be done in a transaction of its own on the writer's connection."""
-
-    work: Callable[[sqlite3.Connection], Any]
-    answer: "asyncio.Future[Any]"
-
-
-class _Stop(NamedTuple):
-    """The end of the writer thread; `free` frees the leases of this handle's owners first."""
-
-    free: bool
-    answer: "asyncio.Future[None]"
-
-
-_Work = _Append | _Job | _Stop
-_Outcome = tuple["asyncio.Future[Any]", Any, BaseException | None]
 
 # Handles of this process by file: a commit wakes the waiters of the others without their polling.
 _siblings: dict[str, "WeakSet[SqliteLog]"] = {}
@@ -121,21 +87,15 @@ class SqliteLog:
         self._make_directory, self._now_ms = make_directory, now_ms
         self._facts: LogFacts | None = None
         self._streams: dict[tuple[Topic, int], Stream] = {}
-        self._leases: Leases | None = None
+        self._beats: Heartbeats | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._open = False
         self._failure = ""
-        self._thread: threading.Thread | None = None
-        self._queue: queue.SimpleQueue[_Work] = queue.SimpleQueue()
+        self._writer: Writer | None = None
         self._reader: sqlite3.Connection | None = None
         self._under_way: dict[asyncio.Future[Any], Stream | None] = {}
         self._waiters = Waiters(self._is_there, self._data_version)
         self._is_idle: Callable[[], bool] = lambda: False
-        # Whoever commits holds `_writing`: what follows is touched under it only.
-        self._writing = threading.Lock()
-        self._commits: Commits | None = None
-        self._slow_until_boot_ms = 0
-        self._owners: dict[str, int] = {}
 
     @property
     def url(self) -> str:
@@ -158,21 +118,23 @@ class SqliteLog:
         LogCorrupted, LogForeign, LogMissing), and LogUrlInvalid if the URL asks for another
         partition count than the namespace has.
         """
-        if self._thread is not None:
+        if self._writer is not None:
             raise LogClosed(self.url)
         self._loop = asyncio.get_running_loop()
-        opened: asyncio.Future[bool] = self._loop.create_future()
-        self._thread = threading.Thread(
-            target=self._run, args=(create, opened), name="refold-log-writer", daemon=True
+        writer = self._writer = Writer(
+            self._loop,
+            prepare=partial(self._prepare, create),
+            settle=self._settle,
+            wake_others=self._wake_siblings,
+            fail=self._give_out,
         )
-        self._thread.start()
         try:
-            made = await opened
+            made = await writer.begin()
         except asyncio.CancelledError:
-            self._queue.put(_Stop(False, self._loop.create_future()))
+            writer.put(Stop(False, self._loop.create_future()))
             raise
         except RefoldError:
-            self._thread = None  # it has ended; the caller may try again
+            self._writer = None  # its thread has ended; the caller may try again
             raise
         self._open = True
         with _siblings_lock:
@@ -202,7 +164,7 @@ class SqliteLog:
         if not was_open:
             return
         stopped: asyncio.Future[None] = self._loop_of().create_future()
-        self._queue.put(_Stop(free, stopped))
+        self._writer_of().put(Stop(free, stopped))
         await stopped
 
     def _end_all(self, reason: str) -> None:
@@ -241,7 +203,7 @@ class SqliteLog:
         # Made here, not on the writer's thread: the two would take the interpreter from each other.
         one_by_one = topic is Topic.SNAPSHOTS
         frames = [frame([entry]) for entry in batch] if one_by_one else [frame(batch)]
-        append = _Append(stream, batch, frames, size, self._loop_of().create_future())
+        append = Append(stream, batch, frames, size, self._loop_of().create_future())
         if size <= HERE_SIZE_MAX and not self._under_way and self._is_idle():
             ack = self._append_here(append)
             if ack is not None:
@@ -250,7 +212,7 @@ class SqliteLog:
         answer = append.answer
         self._under_way[answer] = stream
         try:
-            self._queue.put(append)
+            self._writer_of().put(append)
             return await answer
         finally:
             del self._under_way[answer]
@@ -259,23 +221,10 @@ class SqliteLog:
         """Appends of a caller that has nothing else to do are made on its own thread."""
         self._is_idle = is_idle
 
-    def _append_here(self, append: _Append) -> Ack | None:
-        """Commit on this thread, if nobody else commits and the disk is quick; None if not done.
-
-        Raises what `append` raises.
-        """
-        if boot_ms() < self._slow_until_boot_ms or not self._writing.acquire(blocking=False):
-            return None
+    def _append_here(self, append: Append) -> Ack | None:
+        """Commit on this thread; None if not done. Raises what `append` raises."""
         try:
-            commits = self._commits
-            if commits is None:
-                return None
-            began_ms = time.monotonic() * 1000
-            commits.wait_for_lock(wait=False)
-            [(_, ack, error)] = self._commit(commits, [append])
-            if time.monotonic() * 1000 - began_ms > QUICK_MS:
-                self._slow_until_boot_ms = boot_ms() + SLOW_MS
-            alone = commits.take_alone()
+            done = self._writer_of().here(append)
         except Exception as defect:
             self._give_out(defect)
             raise AppendUnknown(
@@ -283,15 +232,16 @@ class SqliteLog:
                 partition=append.stream.partition,
                 reason=self._failure,
             ) from defect
-        finally:
-            self._writing.release()
+        if done is None:
+            return None
+        ack, error, alone = done
         if isinstance(error, LogLocked):
             return None  # another process is writing: the writer thread waits for it
         if error is not None:
             raise error
         self._settle((), {append.stream}, alone)
         self._wake_siblings({append.stream})
-        return ack  # type: ignore[no-any-return]
+        return ack
 
     async def read(
         self, topic: Topic, partition: int, offset: int, *, size_max: int = 1 << 20
@@ -331,21 +281,12 @@ class SqliteLog:
 
         From now on the writer thread keeps the heartbeat going, until `give_up` or `close`.
         """
-
-        def work(connection: sqlite3.Connection) -> frozenset[int]:
-            self._owners[owner] = boot_ms()
-            return self._leases_of().suggest(connection, owner)
-
+        work = partial(self._beats_of().suggest, owner=owner)
         return Suggestion(await self._do(work))
 
     async def give_up(self, owner: str) -> None:
         """Free the leases of `owner`."""
-
-        def work(connection: sqlite3.Connection) -> None:
-            self._owners.pop(owner, None)
-            self._leases_of().free(connection, owner)
-
-        await self._do(work)
+        await self._do(partial(self._beats_of().give_up, owner=owner))
 
     async def owner_lives(self, partition: int) -> bool | None:
         """Whether the partition's owner lives: False if there is none or it is surely dead.
@@ -354,7 +295,7 @@ class SqliteLog:
         """
         self._stream(Topic.EVENTS, partition)
         with self._reading() as reader:
-            return self._leases_of().owner_lives(reader, partition)
+            return self._beats_of().leases.owner_lives(reader, partition)
 
     async def trim(self, topic: Topic, partition: int, before_offset: int) -> int:
         """Delete the records before `before_offset`; the file's pages are used again.
@@ -364,7 +305,7 @@ class SqliteLog:
         stream = self._stream(topic, partition)
 
         def work(connection: sqlite3.Connection) -> int:
-            self._commits_of().forget(stream)
+            self._writer_of().forget(stream)
             return trim(connection, self._place, stream, before_offset)
 
         return int(await self._do(work))
@@ -374,7 +315,7 @@ class SqliteLog:
         answer: asyncio.Future[Any] = self._loop_of().create_future()
         self._under_way[answer] = None
         try:
-            self._queue.put(_Job(work, answer))
+            self._writer_of().put(Job(work, answer))
             return await answer
         finally:
             del self._under_way[answer]
@@ -391,13 +332,14 @@ class SqliteLog:
         assert self._loop is not None, "there is a loop from open() on"
         return self._loop
 
-    def _leases_of(self) -> Leases:
-        assert self._leases is not None, "there are leases from open() on"
-        return self._leases
+    def _beats_of(self) -> Heartbeats:
+        self._check_open()
+        assert self._beats is not None, "there are heartbeats from open() on"
+        return self._beats
 
-    def _commits_of(self) -> Commits:
-        assert self._commits is not None, "there is one while jobs are done"
-        return self._commits
+    def _writer_of(self) -> Writer:
+        assert self._writer is not None, "there is a writer from open() on"
+        return self._writer
 
     def _stream(self, topic: Topic, partition: int) -> Stream:
         self._check_open()
@@ -436,7 +378,7 @@ class SqliteLog:
         return data_version(self._reader)
 
     def _settle(
-        self, outcomes: Sequence[_Outcome], streams: Container[Stream], alone: bool
+        self, outcomes: Sequence[Outcome], streams: Collection[Stream], alone: bool
     ) -> None:
         for answer, result, error in outcomes:
             if answer.done():
@@ -447,106 +389,12 @@ class SqliteLog:
                 answer.set_exception(error)
         self._waiters.wake_soon(streams, alone=alone)
 
-    # The writer thread
-
-    def _run(self, create: bool, opened: "asyncio.Future[bool]") -> None:
-        try:
-            commits, made = self._prepare(create)
-        except BaseException as error:
-            self._tell([(opened, None, error)])
-            return
-        self._tell([(opened, made, None)])
-        stop: _Stop | None = None
-        failure: Exception | None = None
-        self._commits = commits
-        try:
-            stop = self._serve(commits)
-        except Exception as error:
-            failure = error
-        finally:
-            with self._writing, contextlib.suppress(sqlite3.Error):
-                self._commits = None
-                commits.connection.close()
-        if stop is not None:
-            self._tell([(stop.answer, None, None)])
-        elif failure is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended, nobody waits
-                self._loop_of().call_soon_threadsafe(self._give_out, failure)
-
     def _give_out(self, failure: Exception) -> None:
         """Nobody is left to commit: say so to all who wait, and refuse what would come."""
         reason = f"what writes has failed with {failure!r}"
         self._failure, self._open = reason, False
         self._end_all(reason)
         self._loop_of().call_exception_handler({"message": reason, "exception": failure})
-
-    def _serve(self, commits: Commits) -> _Stop | None:
-        """Take everything that is queued, commit it, tell it; until stopped or left alone."""
-        while True:
-            appends: list[_Append] = []
-            other: _Job | _Stop | None = None
-            size = 0
-            try:
-                work: _Work = self._queue.get(timeout=self._heartbeat_in())
-                while True:
-                    if not isinstance(work, _Append):
-                        other = work
-                        break
-                    if not work.answer.done():  # given up before it was begun
-                        appends.append(work)
-                        size += work.size
-                    if size >= GROUP_SIZE_MAX:
-                        break
-                    work = self._queue.get_nowait()
-            except queue.Empty:
-                pass
-            with self._writing:
-                commits.wait_for_lock(wait=True)
-                if appends:
-                    grown = {append.stream for append in appends}
-                    if not self._tell(self._commit(commits, appends), grown):
-                        return None
-                if isinstance(other, _Job):
-                    done = (other.answer, *commits.perform(other.work))
-                    if not self._tell([done]):
-                        return None
-                if self._heartbeat_in() == 0:
-                    if self._loop_of().is_closed():
-                        return None  # nobody gave the log back, but nobody is there any more
-                    self._beat_once(commits)
-                if isinstance(other, _Stop):
-                    if other.free and commits.lost() is None:
-                        self._free_all(commits.connection)
-                    return other
-
-    def _beat_once(self, commits: Commits) -> None:
-        # A heartbeat that fails is none, and the lease may run out: no more than that, as a lease
-        # only suggests. The next one is tried when it is due.
-        with contextlib.suppress(sqlite3.Error):
-            if commits.lost() is None:
-                beat = partial(self._leases_of().beat, owners=self._owners)
-                transaction(commits.connection, beat)
-        self._owners = dict.fromkeys(self._owners, boot_ms())
-
-    def _free_all(self, connection: sqlite3.Connection) -> None:
-        for owner in list(self._owners):
-            # As above: what is not freed now is free when the lease has run out.
-            with contextlib.suppress(sqlite3.Error):
-                transaction(connection, partial(self._leases_of().free, owner=owner))
-
-    def _tell(self, outcomes: Sequence[_Outcome], grown: Collection[Stream] = ()) -> bool:
-        """Hand outcomes to the loop; wake whoever waits in this process for what has `grown`.
-
-        False if there is no loop any more: its process part ended.
-        """
-        try:
-            alone = self._commits is not None and self._commits.take_alone()
-            self._loop_of().call_soon_threadsafe(self._settle, outcomes, grown, alone)
-        except RuntimeError:
-            return False
-        if grown:
-            self._wake_siblings(grown)
-        return True
 
     def _wake_siblings(self, grown: Collection[Stream]) -> None:
         """Wake whoever waits on another handle of this process."""
@@ -558,7 +406,7 @@ class SqliteLog:
                 with contextlib.suppress(RuntimeError):
                     other._loop.call_soon_threadsafe(other._waiters.wake_soon, grown)
 
-    def _prepare(self, create: bool) -> tuple[Commits, bool]:
+    def _prepare(self, create: bool) -> Ready:
         place = self._place
         check_path(place, create=create, make_directory=self._make_directory)
         connection = reader = None
@@ -577,7 +425,7 @@ class SqliteLog:
                 now_ms=self._now_ms(),
             )
             self._facts, self._streams = namespace.facts, namespace.streams
-            self._leases = Leases(namespace.number, namespace.facts.partition_count, self._lease_ms)
+            leases = Leases(namespace.number, namespace.facts.partition_count, self._lease_ms)
             reader = connect(place, create=False, lock_timeout_ms=self._lock_timeout_ms)
             reader.execute("PRAGMA query_only = ON")
             self._waiters.begin(data_version(reader))
@@ -591,19 +439,5 @@ class SqliteLog:
             if isinstance(error, (sqlite3.Error, *NONSENSE)):
                 raise self._error_of(error) from error
             raise
-        self._reader = reader
-        return commits, namespace.made or made
-
-    def _commit(self, commits: Commits, appends: Sequence[_Append]) -> list[_Outcome]:
-        batches = [
-            Packed(append.stream, append.entries, [squeeze(payload) for payload in append.frames])
-            for append in appends
-        ]
-        answers = zip(appends, commits.store(batches), strict=True)
-        return [(append.answer, *outcome) for append, outcome in answers]
-
-    def _heartbeat_in(self) -> float | None:
-        """Seconds until a heartbeat is due; None if nobody needs one."""
-        if not self._owners:
-            return None
-        return max(0.0, (min(self._owners.values()) + self._lease_ms // 5 - boot_ms()) / 1000)
+        self._reader, self._beats = reader, Heartbeats(leases)
+        return Ready(commits, self._beats, namespace.made or made)
