@@ -134,11 +134,21 @@ def stands_still(seen: Boundary) -> bool:
 
 def raise_unless_completed(run_id: str, ended: Ended, cancel: Cancel | None) -> None:
     """Raise RunFailedError or RunCancelledError for a run that did not complete."""
-    if ended.status == "failed":
-        error = ended.error
-        raise RunFailedError(
-            run_id, error.type if error else "unknown", error.message if error else ""
+    error = end_error(run_id, ended, cancel)
+    if error is not None:
+        raise error
+
+
+def end_error(
+    run_id: str, ended: Ended | None, cancel: Cancel | None
+) -> RunFailedError | RunCancelledError | None:
+    """The error of a run that has ended and did not complete."""
+    if ended is not None and ended.status == "failed":
+        fault = ended.error
+        return RunFailedError(
+            run_id, fault.type if fault else "unknown", fault.message if fault else ""
         )
-    if ended.status == "cancelled":
+    if ended is not None and ended.status == "cancelled":
         by, why = (cancel.by, cancel.why) if cancel is not None else ("", "")
-        raise RunCancelledError(run_id, by, why)
+        return RunCancelledError(run_id, by, why)
+    return None
