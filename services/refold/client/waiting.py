@@ -1,9 +1,22 @@
-"""Waiting for so long and no longer, without ever swallowing a cancellation."""
+"""How long one waits, and waiting no longer, without ever swallowing a cancellation."""
 
 import asyncio
 from collections.abc import Coroutine
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from refold.client.client import Client
+
+WITHIN_S = 10.0
+WITHIN_ALONE_S = 1.0
+"""Where nobody owns the partition; a worker that is just starting still gets the command."""
+
+
+async def patience(client: "Client", run_id: str) -> timedelta:
+    """How long to wait for a decision on the run, where nobody has said so."""
+    alone = await client.owner_lives(client.partition_of(run_id)) is False
+    return timedelta(seconds=WITHIN_ALONE_S if alone else WITHIN_S)
 
 
 async def done_within(work: Coroutine[Any, Any, object], within: timedelta | None) -> bool:

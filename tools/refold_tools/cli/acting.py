@@ -25,17 +25,14 @@ if TYPE_CHECKING:
     from refold.client import Client
     from refold_schemas.commands import CancelRun, ResolveStep, RetryRun
 
-WITHIN_S = 10.0
-WITHIN_ALONE_S = 1.0
-"""Where nobody owns the partition; a worker that is just starting still gets the command."""
-
 
 async def _patience(client: "Client", run_id: str, within: float | None) -> timedelta:
     """How long to wait for a decision on the run."""
     if within is not None:
         return timedelta(seconds=within)
-    alone = await client.owner_lives(client.partition_of(run_id)) is False
-    return timedelta(seconds=WITHIN_ALONE_S if alone else WITHIN_S)
+    from refold.client.waiting import patience
+
+    return await patience(client, run_id)
 
 
 def start(
