@@ -100,17 +100,18 @@ async def play(
     folder: Path,
     *,
     seed: int,
-    partitions: int,
-    workers: int,
-    orders: int,
-    objects: int,
+    partitions: int = 4,
+    workers: int = 2,
+    orders: int = 3,
+    objects: int = 3,
     pause_s: float = 0.05,
     settings: Figures | None = None,
     tell: Tell = lambda _: None,
 ) -> AsyncIterator[Play]:
     """Load on so many workers while the block does its faults; then the end, and the verdict.
 
-    The figures of it all are in `figures` afterwards. Raises ChaosFailed.
+    `orders` and `objects` are how many callers there are of each kind. The figures of it all are
+    in `figures` afterwards. Raises ChaosFailed.
     """
     begun = time.monotonic()
     async with (
@@ -169,3 +170,9 @@ async def conclude(playing: Play, seen: audit.Seen, faults: list[str], took_s: f
         "faults": faults,
         **playing.figures,
     }
+
+
+def check_once(name: str, figures: Figures) -> None:
+    """Raise ChaosFailed where a step was tried twice, or came in doubt."""
+    if set(figures["attempts"]) - {"1"} or figures["in doubt"]:
+        raise ChaosFailed(name, [f"attempts {figures['attempts']}, {figures['in doubt']} in doubt"])

@@ -46,19 +46,20 @@ def test_an_idle_callers_append_is_made_on_its_own_thread(
         log = SqliteLog(tmp_path / "log.db")
         await log.open(create=True)
         made: list[str] = []
-        commit = log._commit
+        writing = log._writer_of()
+        commit = writing._commit
 
         def noted(*arguments: Any) -> Any:
             made.append(threading.current_thread().name)
             return commit(*arguments)
 
-        monkeypatch.setattr(log, "_commit", noted)
+        monkeypatch.setattr(writing, "_commit", noted)
         await log.append(Topic.EVENTS, 0, entries(1))
         log.idle_when(lambda: True)
         await asyncio.sleep(0.05)  # the writer thread has told it before it is quite done
         await log.append(Topic.EVENTS, 0, entries(1))
         await log.append(Topic.EVENTS, 0, [Entry(b"r", bytes(HERE_SIZE_MAX), None)])
-        log._slow_until_boot_ms = boot_ms() + 60_000  # an append took long: the disk stalls
+        writing._slow_until_boot_ms = boot_ms() + 60_000  # an append took long: the disk stalls
         await log.append(Topic.EVENTS, 0, entries(1))
         writer, caller = "refold-log-writer", threading.current_thread().name
         assert made == [writer, caller, writer, writer]

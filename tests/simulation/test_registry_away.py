@@ -13,12 +13,12 @@ from refold.client.history import read_history
 from refold.client.reading import Meter
 from refold.client.states import StateReader
 from refold.client.tail import PartitionTail
-from refold.engine.learning import fold_all
 from refold.log.memory import MemoryBroker, MemoryLog
 from refold.log.port import Entry, Record, Topic
 from refold.testing.registry_conformance import MakeRegistry, RegistryConformance
 from refold.worker import WorkerSettings
 from refold_projections.fold import PartitionFold, state_hash
+from refold_projections.fold.learning import fold_all
 from refold_schemas.codec import KIND_REPORT, Codec, RecordHeader
 from refold_schemas.errors import (
     RegistryUnavailable,

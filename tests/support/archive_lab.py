@@ -7,12 +7,12 @@ from typing import Any
 
 from refold import App, Effect, Policy, RunContext
 from refold.engine import checkpoints
-from refold.engine.learning import fold_all
 from refold.log.memory import MemoryLog
 from refold.log.port import Entry, Record, Topic
 from refold.testing.sim_loop import SimProcess
 from refold.worker import WorkerSettings
 from refold_projections.fold import PartitionFold, state_hash
+from refold_projections.fold.learning import fold_all
 from refold_schemas.codec import Codec
 from refold_schemas.errors import RefoldError
 from refold_tools.archive import Archiving, Plan, Report, read_archive

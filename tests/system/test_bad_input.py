@@ -10,7 +10,6 @@ import os
 import sqlite3
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -20,10 +19,11 @@ from typing import Any
 import pytest
 
 from refold.log.sqlite import SqliteLog
-from refold.worker import Worker
 from refold_tools.cli import main
 from refold_tools.cli.inputs import load_app
+from support.command_line import folder_with
 from support.console import crashed
+from support.worker_thread import worker_of
 
 Capture = pytest.CaptureFixture[str]
 DEFAULTS: dict[str, Any] = SqliteLog.__init__.__kwdefaults__ or {}
@@ -163,13 +163,8 @@ async def swallows(ctx: RunContext) -> str:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A working directory with the module `bad_app`."""
-    (tmp_path / "bad_app.py").write_text(APP)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
-    for name in ("REFOLD_LOG", "REFOLD_DEBUG", "REFOLD_TIME_ZONE", "REFOLD_REGISTRY_URL"):
-        monkeypatch.delenv(name, raising=False)
-    yield tmp_path
-    sys.modules.pop("bad_app", None)
+    with folder_with("bad_app", APP, tmp_path, monkeypatch):
+        yield tmp_path
 
 
 def refused(capsys: Capture, *arguments: str, code: int) -> dict[str, Any]:
@@ -425,25 +420,8 @@ def test_input_that_does_not_validate(capsys: Capture, folder: Path, given: str,
 def worker(folder: Path) -> Iterator[None]:
     """A worker on a loop in a thread, as another process would be."""
     make_log(folder / ".refold" / "log.db")
-    app = load_app("bad_app:app")
-    claimed = threading.Event()
-    hosting: list[tuple[asyncio.AbstractEventLoop, Worker]] = []
-
-    async def serve() -> None:
-        log = SqliteLog(folder / ".refold" / "log.db")
-        await log.open(create=False)
-        made = Worker(app, log, watch=False, on_event=lambda _: claimed.set())
-        hosting.append((asyncio.get_running_loop(), made))
-        await made.run()
-        await log.close()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    assert claimed.wait(20)
-    yield
-    loop, made = hosting[0]
-    loop.call_soon_threadsafe(made.stop)
-    thread.join(20)
+    with worker_of(load_app("bad_app:app"), "sqlite:///.refold/log.db"):
+        yield
 
 
 @pytest.mark.usefixtures("worker")

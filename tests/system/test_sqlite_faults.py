@@ -17,6 +17,7 @@ import pytest
 
 from refold.log import Entry, Topic
 from refold.log.sqlite import SqliteLog
+from refold.log.sqlite_commits import Commits
 from refold.log.sqlite_watch import FILE_CHECK_MS
 from refold_schemas.errors import (
     AppendUnknown,
@@ -676,16 +677,18 @@ def test_a_log_behind_a_link_is_watched_where_it_is(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_writer_thread_that_fails_leaves_nobody_hanging(tmp_path: Path) -> None:
-    class Failing(SqliteLog):
-        def _lost(self, connection: object, *, stored: bool | None = None) -> LogUnavailable:
-            raise RuntimeError("a defect")
+def test_a_writer_thread_that_fails_leaves_nobody_hanging(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(commits: Commits, *, stored: bool | None = None) -> LogUnavailable:
+        raise RuntimeError("a defect")
 
+    monkeypatch.setattr(Commits, "lost", failing)
     said: list[dict[str, Any]] = []
 
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
-        log = Failing(tmp_path / "log.db")
+        log = SqliteLog(tmp_path / "log.db")
         await log.open(create=True)
         waiting = asyncio.create_task(log.wait(Topic.EVENTS, 0, 10_000, timeout_ms=600_000))
         await asyncio.sleep(0)

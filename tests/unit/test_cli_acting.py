@@ -3,7 +3,6 @@
 import asyncio
 import json
 import sys
-import threading
 from collections.abc import Iterator
 from datetime import UTC, date
 from pathlib import Path
@@ -22,7 +21,9 @@ from refold_schemas.events import RunDiverged
 from refold_schemas.values import encode_value
 from refold_tools.cli import main
 from refold_tools.cli.inputs import load_app
+from support.command_line import answer_of, folder_with
 from support.messages import example
+from support.worker_thread import worker_of
 from support.written_log import CODEC, Writer, done, started
 
 URL = "memory://acting"
@@ -75,47 +76,21 @@ Capture = pytest.CaptureFixture[str]
 @pytest.fixture
 def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryBroker]:
     """A log in memory, and a working directory with the module `acting_shop`."""
-    (tmp_path / "acting_shop.py").write_text(SHOP)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
-    for name in ("REFOLD_LOG", "REFOLD_DEBUG", "REFOLD_TIME_ZONE", "REFOLD_REGISTRY_URL"):
-        monkeypatch.delenv(name, raising=False)
-    keeper = MemoryLog(URL)
-    keeper.broker.recreate()
-    yield keeper.broker
-    sys.modules.pop("acting_shop", None)
+    with folder_with("acting_shop", SHOP, tmp_path, monkeypatch):
+        keeper = MemoryLog(URL)
+        keeper.broker.recreate()
+        yield keeper.broker
 
 
 @pytest.fixture
 def worker(broker: MemoryBroker) -> Iterator[None]:
     """A worker on a loop in a thread, as another process would be."""
-    app = load_app("acting_shop:app")
-    claimed = threading.Event()
-    hosting: list[tuple[asyncio.AbstractEventLoop, Worker]] = []
-
-    async def serve() -> None:
-        log = MemoryLog(URL)
-        await log.open(create=True)
-        made = Worker(app, log, watch=False, on_event=lambda _: claimed.set())
-        hosting.append((asyncio.get_running_loop(), made))
-        await made.run()
-        await log.close()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
-    thread.start()
-    assert claimed.wait(10)
-    yield
-    loop, made = hosting[0]
-    loop.call_soon_threadsafe(made.stop)
-    thread.join(10)
+    with worker_of(load_app("acting_shop:app"), URL):
+        yield
 
 
 def answered(capsys: Capture, *arguments: str, code: int = 0) -> dict[str, Any]:
-    found = main([*arguments, "--json", "--log", URL])
-    out, err = capsys.readouterr()
-    assert found == code, err + out
-    payload: dict[str, Any] = json.loads(out.splitlines()[-1])
-    return payload
+    return answer_of(capsys, URL, *arguments, code=code)
 
 
 def run(order_id: str, run_id: str = "r1") -> tuple[str, ...]:

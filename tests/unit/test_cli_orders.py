@@ -22,6 +22,7 @@ from refold_schemas.events import (
 )
 from refold_schemas.values import encode_value
 from refold_tools.cli import main
+from support.command_line import plain_environment
 from support.written_log import CODEC, NOON_MS, Writer, started
 
 URL = "memory://orders"
@@ -45,8 +46,7 @@ def writer(broker: MemoryBroker) -> Writer:
 
 @pytest.fixture(autouse=True)
 def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("REFOLD_LOG", "REFOLD_TIME_ZONE", "REFOLD_DEBUG", "NO_COLOR"):
-        monkeypatch.delenv(name, raising=False)
+    plain_environment(monkeypatch)
 
 
 def told(capsys: Capture, *arguments: str, code: int = 0, url: str = URL) -> str:

@@ -28,6 +28,7 @@ from refold_schemas.events import (
 from refold_schemas.values import ErrorInfo, encode_error, encode_value
 from refold_tools.cli import main
 from refold_tools.cli.doctor import _room
+from support.command_line import plain_environment
 from support.written_log import CODEC, KEY, Writer, acted, done, intended, started
 
 URL = "memory://cli"
@@ -50,11 +51,7 @@ def writer(broker: MemoryBroker) -> Writer:
 
 @pytest.fixture(autouse=True)
 def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (
-        *("REFOLD_LOG", "REFOLD_TIME_ZONE", "REFOLD_DEBUG", "NO_COLOR"),
-        "REFOLD_REGISTRY_URL",
-    ):
-        monkeypatch.delenv(name, raising=False)
+    plain_environment(monkeypatch)
 
 
 Capture = pytest.CaptureFixture[str]

@@ -1,6 +1,5 @@
 """`refold reconcile` on the command line: exit codes, JSON, what a person reads, bad input."""
 
-import asyncio
 import json
 import sys
 import threading
@@ -11,9 +10,11 @@ from typing import Any
 import pytest
 
 from refold.log.memory import MemoryBroker, MemoryLog
-from refold.worker import Worker, WorkerSettings
+from refold.worker import WorkerSettings
 from refold_tools.cli import main
 from refold_tools.cli.inputs import load_app
+from support.command_line import answer_of, folder_with
+from support.worker_thread import worker_of
 
 URL = "memory://reconciled"
 SHOP = """
@@ -49,48 +50,22 @@ Capture = pytest.CaptureFixture[str]
 @pytest.fixture
 def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryBroker]:
     """A log in memory, and a working directory with the module `reconciled_shop`."""
-    (tmp_path / "reconciled_shop.py").write_text(SHOP)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
-    for name in ("REFOLD_LOG", "REFOLD_DEBUG", "REFOLD_TIME_ZONE", "REFOLD_REGISTRY_URL"):
-        monkeypatch.delenv(name, raising=False)
-    keeper = MemoryLog(URL)
-    keeper.broker.recreate()
-    yield keeper.broker
-    sys.modules.pop("reconciled_shop", None)
+    with folder_with("reconciled_shop", SHOP, tmp_path, monkeypatch):
+        keeper = MemoryLog(URL)
+        keeper.broker.recreate()
+        yield keeper.broker
 
 
 @pytest.fixture
 def shop(broker: MemoryBroker) -> Iterator[Any]:
     """The module, and a worker on a loop in a thread, as another process would be."""
-    app = load_app("reconciled_shop:app")
-    claimed = threading.Event()
-    hosting: list[tuple[asyncio.AbstractEventLoop, Worker]] = []
-
-    async def serve() -> None:
-        log = MemoryLog(URL)
-        await log.open(create=True)
-        settings = WorkerSettings(checkpoint_ms=100)
-        made = Worker(app, log, watch=False, on_event=lambda _: claimed.set(), settings=settings)
-        hosting.append((asyncio.get_running_loop(), made))
-        await made.run()
-        await log.close()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
-    thread.start()
-    assert claimed.wait(10)
-    yield sys.modules["reconciled_shop"]
-    loop, made = hosting[0]
-    loop.call_soon_threadsafe(made.stop)
-    thread.join(10)
+    app, settings = load_app("reconciled_shop:app"), WorkerSettings(checkpoint_ms=100)
+    with worker_of(app, URL, settings):
+        yield sys.modules["reconciled_shop"]
 
 
 def told(capsys: Capture, *arguments: str, code: int = 0) -> dict[str, Any]:
-    found = main([*arguments, "--json", "--log", URL])
-    out, err = capsys.readouterr()
-    assert found == code, err + out
-    payload: dict[str, Any] = json.loads(out.splitlines()[-1])
-    return payload
+    return answer_of(capsys, URL, *arguments, code=code)
 
 
 RECONCILE = ("reconcile", "reconciled_shop:app")

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from refold import App, RunContext
-from refold.log import open_log
-from refold.worker import Worker
+from support.worker_thread import worker_of
 
 PAGE = Path(__file__).parents[2] / "docs/howto/call-it.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
@@ -30,24 +28,8 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             raise ValueError("no such order")
         return f"refunded {order['id']}"
 
-    claimed = threading.Event()
-    hosting: list[tuple[asyncio.AbstractEventLoop, Worker]] = []
-
-    async def serve() -> None:
-        log = open_log("sqlite:///.refold/log.db")
-        await log.open(create=True)
-        made = Worker(app, log, watch=False, on_event=lambda _: claimed.set())
-        hosting.append((asyncio.get_running_loop(), made))
-        await made.run()
-        await log.close()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    assert claimed.wait(10)
-    yield
-    loop, made = hosting[0]
-    loop.call_soon_threadsafe(made.stop)
-    thread.join(10)
+    with worker_of(app, "sqlite:///.refold/log.db"):
+        yield
 
 
 def names_of(block: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refold.gateway.page import figures, reading, routes, run_view, showing, timeline
+from refold.gateway.page import figures, lists, reading, run_view, showing, timeline
 from refold.gateway.page.routes import router
 from refold.gateway.page.site import environment, etag_of, lag_of, static, url
 from refold_tools.dev import page as dev_page
@@ -229,9 +229,9 @@ def test_tiles_add_up_what_the_figures_say() -> None:
 
 
 def test_every_route_of_the_page_says_who_may() -> None:
-    from refold.gateway.auth import roles_of
+    from refold.gateway.auth import roles_of, routes_in
 
-    seen = {route.path: roles_of(route) for route in router.routes}  # type: ignore[attr-defined, arg-type]
+    seen = {route.path: roles_of(route) for route in routes_in(router)}
     assert {path for path, roles in seen.items() if roles is None} == {"/page/{name}", "/login"}
 
 
@@ -299,7 +299,7 @@ def test_what_ends_beside_the_page_is_said_once_and_begins_again(
 
 def test_the_overview_claims_no_more_than_tables_know_while_no_worker_lives() -> None:
     nothing = reading.Needing([], {"in_doubt": 0, "blocked": 0, "diverged": 0}, longest_known=True)
-    assert routes._headline(nothing, None)[0] == "Nothing needs a person"
-    headline, subline = routes._headline(nothing, showing.unserved_words({0}, 1))
+    assert lists._headline(nothing, None)[0] == "Nothing needs a person"
+    headline, subline = lists._headline(nothing, showing.unserved_words({0}, 1))
     assert headline == "No worker is alive"
     assert subline.startswith("As far as the tables know")

@@ -7,8 +7,10 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from refold.client.client import Client, RunHandle, RunSummary
+from refold.client.client import Client
+from refold.client.handle import RunHandle
 from refold.client.history import HistoryRecord
+from refold.client.questions import RunSummary
 from refold.log import Log
 from refold.settings import LOG_DEFAULT
 from refold_projections.fold import Boundary, RunState

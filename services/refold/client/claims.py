@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 from refold.client.reading import Meter
 from refold.client.states import StateReader
-from refold.engine.learning import decode
 from refold.log import Log, Topic
 from refold_projections.fold import NO_CLAIM, PartitionFold
 from refold_schemas.codec import KIND_CLAIM, Codec, RecordHeader
+from refold_schemas.codec.learning import decode
 from refold_schemas.errors import UndecodableRecord
 from refold_schemas.events import PartitionClaimed
 

@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from refold.client.judged import judged
-from refold.engine.learning import decode
 from refold.log import Log, Record
 from refold_projections.fold import Verdict
 from refold_schemas.codec import Codec, RecordHeader
+from refold_schemas.codec.learning import decode
 from refold_schemas.errors import SchemaUnavailable, UndecodableRecord
 from refold_schemas.events import AttemptReported, CommandEmitted, CommandParked, Event
 

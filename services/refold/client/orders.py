@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from refold.client.judged import judged, position_at
-from refold.engine.learning import name_of
 from refold.engine.letters import is_whole
 from refold.engine.lookup import Lookup
 from refold.log import Log, Topic
 from refold.log.port import Record
 from refold_projections.fold import Verdict
 from refold_schemas.codec import Codec
+from refold_schemas.codec.learning import name_of
 from refold_schemas.errors import PartitionMissing, UndecodableRecord
 from refold_schemas.events import CommandEmitted, CommandParked, CommandRejected
 

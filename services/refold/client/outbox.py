@@ -148,7 +148,7 @@ class Outbox:
             return _NoAnswer(error.message)
         except Exception as error:  # no port error: nobody can tell what became of the batch
             return _NoAnswer(f"{type(error).__name__}: {error}")
-        if ack.offset is None or ack.offset < 0:
+        if ack.stored_at is None:
             return _NoAnswer("the log answered without an offset")
         return None
 

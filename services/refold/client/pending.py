@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from refold.client.client import Client
 from refold.engine import decide
-from refold.engine.learning import decode
 from refold.log import Topic
 from refold_projections.fold import ParkedCommand, RunState, moment_near
+from refold_schemas.codec.learning import decode
 from refold_schemas.commands import (
     CancelRun,
     Command,

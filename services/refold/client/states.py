@@ -7,9 +7,9 @@ from contextlib import suppress
 from refold.client.reading import Meter, metered
 from refold.engine import checkpoints
 from refold.engine.archives import Archives
-from refold.engine.learning import fold_all
 from refold.log import Log, Topic
 from refold_projections.fold import NO_CLAIM, PartitionFold, RunState
+from refold_projections.fold.learning import fold_all
 from refold_schemas.codec import Codec
 from refold_schemas.errors import OffsetOutOfRange
 

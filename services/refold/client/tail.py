@@ -11,10 +11,10 @@ from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from refold.engine import checkpoints
-from refold.engine.learning import learn
 from refold.log import Log, Record, Topic
 from refold_projections.fold import Cancel, Ended, Position, Verdict, judge
 from refold_schemas.codec import Codec, RecordHeader
+from refold_schemas.codec.learning import learn
 from refold_schemas.errors import RefoldError, SchemaUnavailable, UndecodableRecord
 from refold_schemas.errors.cli import ClientClosed
 from refold_schemas.errors.log import (

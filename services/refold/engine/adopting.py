@@ -9,11 +9,11 @@ import secrets
 from refold.engine import checkpoints
 from refold.engine.claiming import Claiming
 from refold.engine.clock import SystemClock
-from refold.engine.learning import fold_all
 from refold.engine.settings import WorkerSettings
 from refold.log.port import Log, Topic
 from refold.log.routing import recorded_count, routing_count
 from refold_projections.fold import Facts
+from refold_projections.fold.learning import fold_all
 from refold_schemas.codec import Codec
 from refold_schemas.events import PartitionClaimed, PartitionReleased
 

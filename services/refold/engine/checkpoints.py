@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from refold.engine.archives import Archives
 from refold.engine.bases import Base, base_of
-from refold.engine.learning import decode
 from refold.engine.marks import Marks
 from refold.engine.stored import RUNS_AT_ONCE, Kept, Stored, read_stored
 from refold.log.port import Log, Topic
 from refold_projections.fold import Armed, Mark, Orders, PartitionFold, RunStates
 from refold_schemas.codec import Codec
+from refold_schemas.codec.learning import decode
 from refold_schemas.errors import (
     EventsGone,
     OffsetOutOfRange,

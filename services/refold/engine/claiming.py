@@ -12,10 +12,10 @@ from typing import NamedTuple
 from refold.engine import checkpoints
 from refold.engine.clock import Clock
 from refold.engine.ending import ClaimFenced, ClaimRefused, ClaimUnknown, LogWasCut
-from refold.engine.learning import learn_and_fold
 from refold.engine.settings import WorkerSettings
 from refold.log.port import Entry, Log, Topic
 from refold_projections.fold import PartitionFold, Position
+from refold_projections.fold.learning import learn_and_fold
 from refold_schemas.codec import KIND_CLAIM, KIND_EVENT, Codec, RecordHeader
 from refold_schemas.errors import OffsetOutOfRange, SchemaUnavailable
 from refold_schemas.events import PartitionClaimed, PartitionReleased
@@ -146,9 +146,9 @@ class Claiming:
                 ack = await self.log.append(Topic.EVENTS, self.partition, [entry])
         except Exception as error:  # whatever it was: the claim may be stored, now or later
             raise ClaimUnknown(self.partition, f"{type(error).__name__}: {error}") from error
-        if ack.offset is None or ack.offset < 0:
+        if ack.stored_at is None:
             raise ClaimUnknown(self.partition, f"the claim was acknowledged at {ack.offset}")
-        return ack.offset
+        return ack.stored_at
 
     async def _read_on(self, fold: PartitionFold, until: int | None) -> int:
         """Fold from the fold's position to the log's end, or up to `until`.

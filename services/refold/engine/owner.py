@@ -372,10 +372,10 @@ class PartitionOwner:
         """Append to the snapshots; returns where. Raises what the log raises, or AppendUnknown."""
         async with asyncio.timeout(self.settings.append_timeout_ms / 1000):
             ack = await self.log.append(Topic.SNAPSHOTS, self.partition, entries)
-        if ack.offset is None or ack.offset < 0:
+        if ack.stored_at is None:
             told = f"it was acknowledged with offset {ack.offset}"
             raise AppendUnknown(topic=Topic.SNAPSHOTS.value, partition=self.partition, reason=told)
-        return ack.offset
+        return ack.stored_at
 
     async def room(self) -> None:
         """Wait while more is queued than the log keeps up with: every queue has a limit."""

@@ -8,11 +8,11 @@ import asyncio
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from refold.engine.learning import decode
 from refold.engine.letters import letter_of
 from refold.engine.lookup import Lookup
 from refold.log import batch_size, entry_size
 from refold.log.port import Entry, Record, Topic
+from refold_schemas.codec.learning import decode
 from refold_schemas.errors import AppendUnknown, UndecodableRecord
 from refold_schemas.errors.log import PartitionMissing
 from refold_schemas.events import CommandEmitted, CommandRejected
@@ -149,6 +149,6 @@ class Sender:
                     if topic is not Topic.DEAD_LETTERS:
                         raise
                     ack = await log.append(topic, 0, batch)
-            if ack.offset is None or ack.offset < 0:
+            if ack.stored_at is None:
                 told = f"it was acknowledged with offset {ack.offset}"
                 raise AppendUnknown(topic=topic.value, partition=partition, reason=told)

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from refold.engine.archives import LABEL as ARCHIVED
 from refold.engine.archives import Archives
-from refold.engine.learning import learn
 from refold.log.port import Entry, Log, Record, Topic
 from refold_projections.fold import Armed, Mark, is_idle
 from refold_schemas.codec import Codec
+from refold_schemas.codec.learning import learn
 from refold_schemas.errors import SchemaUnavailable, UndecodableRecord
 from refold_schemas.snapshots import Checkpoint, RunSnapshot, RunSnapshotPart
 

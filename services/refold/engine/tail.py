@@ -206,11 +206,11 @@ class Tail:
             raise ClaimUnknown(self.partition, f"{type(error).__name__}: {error}") from error
         finally:
             timer.cancel()
-        if ack.offset is None or ack.offset < 0:
+        if ack.stored_at is None:
             raise ClaimUnknown(self.partition, f"the log acknowledged with offset {ack.offset}")
         self._log_clock.note(ack.append_ms, sent_boot_ms)
         self.stats.add(len(entries), time.perf_counter() - sent_s)
-        return ack.offset
+        return ack.stored_at
 
     async def _read_gap(self, end: int) -> None:
         """Read what stands between our position and our acknowledged batch (rule 4)."""

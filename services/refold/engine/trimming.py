@@ -5,10 +5,10 @@ archive` does.
 """
 
 from refold.engine.bases import Base
-from refold.engine.learning import decode
 from refold.engine.lookup import Lookup
 from refold.log.port import Log, Topic
 from refold_schemas.codec import Codec
+from refold_schemas.codec.learning import decode
 from refold_schemas.errors import UndecodableRecord
 from refold_schemas.events import CommandRejected
 

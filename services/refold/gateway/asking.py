@@ -9,15 +9,12 @@ from typing import Annotated
 
 from fastapi import Depends, Header, Query, Request
 
-from refold.client import Client
+from refold.client import Client, waiting
 from refold.gateway.state import Gateway, gateway_of
 from refold_schemas.errors.gateway import GatewayBusy, RequestInvalid
 from refold_schemas.values.keys import REFOLD
 
 KEY_MAX = 200
-WITHIN_S = 10.0
-WITHIN_ALONE_S = 1.0
-"""Where nobody owns the partition; a worker that is just starting still gets the command."""
 
 Within = Annotated[
     float | None,
@@ -73,9 +70,7 @@ async def patience(
 ) -> timedelta:
     """How long to wait for a decision on the run, and time for this request to do so."""
     if within is None:
-        client = gateway.client
-        alone = await client.owner_lives(client.partition_of(run_id)) is False
-        within = WITHIN_ALONE_S if alone else WITHIN_S
+        within = (await waiting.patience(gateway.client, run_id)).total_seconds()
     within = min(within, gateway.settings.within_max_s)
     extend(request, within)
     return timedelta(seconds=within)

@@ -7,7 +7,6 @@ who reads the log anyway feeds them, or `run` reads it.
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
-from refold.engine.learning import learn
 from refold.live.metrics import figure_samples
 from refold.live.service import now_ms
 from refold.log import Log, Topic
@@ -17,6 +16,7 @@ from refold.telemetry import Sample
 from refold.telemetry.tracing import SpanSender
 from refold_projections.figures import Figures, PartitionFigures, RecordsChanged, Source
 from refold_schemas.codec import Codec
+from refold_schemas.codec.learning import learn
 from refold_schemas.errors import OffsetOutOfRange, SchemaUnavailable
 from refold_schemas.errors.log import LogUnavailable
 

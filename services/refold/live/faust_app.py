@@ -18,12 +18,12 @@ from typing import Any
 import faust
 from faust.types import TP
 
-from refold.engine.learning import learn
 from refold.live.keeping import Keeper, partition_of, restored
 from refold.log.port import Record
 from refold_projections.figures import CHUNK_EVENTS_MAX, RecordsChanged
 from refold_projections.figures.stored import newer
 from refold_schemas.codec import HEADER_NAME, Codec
+from refold_schemas.codec.learning import learn
 from refold_schemas.errors import RefoldError, SchemaUnavailable
 from refold_schemas.errors.live import FiguresNotStored, FiguresOutOfStep
 

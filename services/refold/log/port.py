@@ -39,12 +39,21 @@ class Record(NamedTuple):
 class Ack(NamedTuple):
     """What the log answered to an append.
 
-    `offset` is that of the batch's first record; None or -1 means *unknown*, never "not stored".
+    `offset` is that of the batch's first record; None or -1 means *unknown*, never "not stored":
+    read it as `stored_at`.
     `append_ms` is the log's clock at the append where it says, else None.
     """
 
     offset: int | None
     append_ms: int | None = None
+
+    @property
+    def stored_at(self) -> int | None:
+        """The offset where the batch surely stands; None where the answer is no such word.
+
+        None is not "not stored": the batch may be there now, or later.
+        """
+        return None if self.offset is None or self.offset < 0 else self.offset
 
 
 class Suggestion(NamedTuple):

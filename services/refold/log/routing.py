@@ -7,6 +7,7 @@ that: then there is a claim in the last of the new partitions, which records the
 
 from refold.log.port import Log, LogFacts, Record, Topic
 from refold_schemas.codec import KIND_CLAIM, Codec, RecordHeader
+from refold_schemas.codec.learning import decode
 from refold_schemas.errors import PartitionsRaised, SchemaUnavailable, UndecodableRecord
 from refold_schemas.events import PartitionClaimed
 from refold_schemas.snapshots import Checkpoint
@@ -122,10 +123,10 @@ async def _claim_in(record: Record, codec: Codec) -> PartitionClaimed | None:
 async def _decoded(value: bytes, codec: Codec) -> object:
     """What a record says; None where it cannot be read. Raises SchemaUnavailable."""
     try:
-        try:
-            return codec.decode(value)
-        except SchemaUnavailable as error:
-            await codec.learn(error.schema_id)
-            return codec.decode(value)
+        return await decode(codec, value)
     except UndecodableRecord:
         return None
+    except SchemaUnavailable as unknown:
+        if unknown.mends:
+            raise
+        return None  # the registry has no such schema: it is nobody's record

@@ -269,6 +269,12 @@ def connect(place: Place, *, create: bool, lock_timeout_ms: int) -> sqlite3.Conn
     return connection
 
 
+def data_version(connection: sqlite3.Connection) -> int:
+    """What each commit of another connection changes, and those of this one do not."""
+    (version,) = connection.execute("PRAGMA data_version").fetchone()
+    return int(version)
+
+
 def prepare(connection: sqlite3.Connection, place: Place, *, create: bool, wait_ms: int) -> bool:
     """Check whose file it is, make the tables if there are none, switch on WAL; True if made."""
     made = False

@@ -1,10 +1,14 @@
-"""The leases in the SQLite log: which live owner each partition is suggested to."""
+"""The leases in the SQLite log: which live owner each partition is suggested to, while it beats."""
 
+import contextlib
 import sqlite3
 from collections.abc import Iterable
+from functools import partial
 
 from refold.log.leases import Lease, share_of
 from refold.log.processes import ProcessMark, boot_ms, is_surely_dead, this_process
+from refold.log.sqlite_commits import Commits
+from refold.log.sqlite_transactions import transaction
 
 
 class Leases:
@@ -89,3 +93,46 @@ class Leases:
         if row is None or is_surely_dead(ProcessMark(*row[1:])):
             return False
         return True if abs(boot_ms() - row[0]) < self.lease_ms else None
+
+
+class Heartbeats:
+    """The owners of one handle, whose leases its writer keeps. On the writer's connection only."""
+
+    def __init__(self, leases: Leases) -> None:
+        self.leases = leases
+        self._owners: dict[str, int] = {}
+        """When each has had its last heartbeat."""
+
+    def suggest(self, connection: sqlite3.Connection, owner: str) -> frozenset[int]:
+        """`Leases.suggest`; from now on the owner's heartbeat is kept going."""
+        self._owners[owner] = boot_ms()
+        return self.leases.suggest(connection, owner)
+
+    def give_up(self, connection: sqlite3.Connection, owner: str) -> None:
+        """No more heartbeats of `owner`: its partitions are free."""
+        self._owners.pop(owner, None)
+        self.leases.free(connection, owner)
+
+    def due_in_s(self) -> float | None:
+        """Seconds until a heartbeat is due; None if nobody needs one."""
+        if not self._owners:
+            return None
+        return max(0.0, (min(self._owners.values()) + self.leases.lease_ms // 5 - boot_ms()) / 1000)
+
+    def beat(self, commits: Commits) -> None:
+        """One heartbeat of all."""
+        # A heartbeat that fails is none, and the lease may run out: no more than that, as a lease
+        # only suggests. The next one is tried when it is due.
+        with contextlib.suppress(sqlite3.Error):
+            if commits.lost() is None:
+                transaction(commits.connection, partial(self.leases.beat, owners=self._owners))
+        self._owners = dict.fromkeys(self._owners, boot_ms())
+
+    def free_all(self, commits: Commits) -> None:
+        """The handle ends: forget its owners, unless its file was lost."""
+        if commits.lost() is not None:
+            return
+        for owner in list(self._owners):
+            # As above: what is not freed now is free when the lease has run out.
+            with contextlib.suppress(sqlite3.Error):
+                transaction(commits.connection, partial(self.leases.free, owner=owner))

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from refold.engine.learning import learn
 from refold.engine.marks import Marks
 from refold.log import Log, Record, Topic
 from refold.projector.seeding import seed
@@ -17,6 +16,7 @@ from refold_projections.tables.database import Pool, is_refused, told
 from refold_projections.tables.following import At, Following
 from refold_projections.tables.shapes import TABLES
 from refold_projections.tables.store import Store, Token
+from refold_schemas.codec.learning import learn
 from refold_schemas.errors import OffsetOutOfRange, SchemaUnavailable
 from refold_schemas.errors.tables import LogShorterThanTables, RowRefused, TablesBehindLog
 

@@ -14,7 +14,6 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from refold.engine import checkpoints
-from refold.engine.learning import learn
 from refold.log import Log, Topic
 from refold_projections.tables.database import Connection
 from refold_projections.tables.following import At, Following, Kept
@@ -22,6 +21,7 @@ from refold_projections.tables.shapes import TABLES, Row, Table, at
 from refold_projections.tables.showing import name
 from refold_projections.tables.store import Store, escaped
 from refold_schemas.codec import Codec
+from refold_schemas.codec.learning import learn
 from refold_schemas.errors import SchemaUnavailable
 from refold_schemas.errors.tables import LogShorterThanTables, TablesBehindLog
 

@@ -12,10 +12,10 @@ from refold.engine import checkpoints
 from refold.engine.archives import key_of
 from refold.engine.bases import Base, checkpoint_of
 from refold.engine.checkpoints import Restored, base_behind
-from refold.engine.learning import learn_and_fold
 from refold.engine.trimming import commands_trimmable, events_trimmable
 from refold.log.port import Entry, Log, Record, Topic
 from refold_projections.fold import Orders, PartitionFold
+from refold_projections.fold.learning import learn_and_fold
 from refold_schemas.codec import Codec
 from refold_schemas.errors import AppendUnknown, SchemaUnavailable
 from refold_schemas.snapshots import Archived, Checkpoint
@@ -227,7 +227,7 @@ class Archiving:
         entry = Entry(key_of(file.offset_next), self._codec.encode(archived))
         async with asyncio.timeout(APPEND_S):
             ack = await self._log.append(Topic.SNAPSHOTS, partition, [entry])
-        if ack.offset is None or ack.offset < 0:
+        if ack.stored_at is None:
             told = f"it was acknowledged with offset {ack.offset}"
             raise AppendUnknown(topic=Topic.SNAPSHOTS.value, partition=partition, reason=told)
 

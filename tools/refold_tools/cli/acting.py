@@ -10,8 +10,11 @@ from refold_tools.cli.asking import ask
 from refold_tools.cli.inputs import read_json, zone_of
 from refold_tools.cli.options import (
     ByOption,
+    InputOption,
     JsonOption,
     LogOption,
+    NameArgument,
+    NewRunIdOption,
     RunIdArgument,
     WhyOption,
     WithinOption,
@@ -22,29 +25,20 @@ if TYPE_CHECKING:
     from refold.client import Client
     from refold_schemas.commands import CancelRun, ResolveStep, RetryRun
 
-WITHIN_S = 10.0
-WITHIN_ALONE_S = 1.0
-"""Where nobody owns the partition; a worker that is just starting still gets the command."""
-
 
 async def _patience(client: "Client", run_id: str, within: float | None) -> timedelta:
     """How long to wait for a decision on the run."""
     if within is not None:
         return timedelta(seconds=within)
-    alone = await client.owner_lives(client.partition_of(run_id)) is False
-    return timedelta(seconds=WITHIN_ALONE_S if alone else WITHIN_S)
+    from refold.client.waiting import patience
+
+    return await patience(client, run_id)
 
 
 def start(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The run function's name.")],
-    given: Annotated[
-        str | None,
-        typer.Option("--input", metavar="JSON|@FILE", help="The input; @- reads stdin."),
-    ] = None,
-    run_id: Annotated[
-        str | None,
-        typer.Option("--run-id", metavar="ID", help="The run's id. Default: a fresh one."),
-    ] = None,
+    name: NameArgument,
+    given: InputOption = None,
+    run_id: NewRunIdOption = None,
     version: Annotated[
         str | None, typer.Option("--version", help="Only in this version of the run function.")
     ] = None,

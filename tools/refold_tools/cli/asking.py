@@ -9,11 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from refold_tools.cli.inputs import check_one_of, zone_of
-from refold_tools.cli.options import JsonOption, LogOption, RunIdArgument, TimeZoneOption
+from refold_tools.cli.options import (
+    LIMIT,
+    JsonOption,
+    LimitOption,
+    LogOption,
+    RunIdArgument,
+    TimeZoneOption,
+)
 
 if TYPE_CHECKING:
     from refold.client import Client, HistoryRecord
-    from refold.client.client import BoundaryAt
+    from refold.client.questions import BoundaryAt
 
 
 def ask(log: str | None, work: "Callable[[Client], Coroutine[Any, Any, int]]") -> int:
@@ -67,9 +74,7 @@ def runs(
     name: Annotated[
         str | None, typer.Option("--run", help="Only runs of this run function.")
     ] = None,
-    limit: Annotated[
-        int, typer.Option("--limit", min=1, help="At most so many, the latest first.")
-    ] = 100,
+    limit: LimitOption = LIMIT,
     time_zone: TimeZoneOption = None,
     log: LogOption = None,
     as_json: JsonOption = False,

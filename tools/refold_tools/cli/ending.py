@@ -4,10 +4,11 @@ import time
 from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, NamedTuple
 
+from refold.client.handle import end_error
 from refold.client.words import Scene, explain
-from refold_projections.fold import RunState, sentence
+from refold_projections.fold import sentence
 from refold_schemas.errors.base import RefoldError
-from refold_schemas.errors.cli import RunCancelledError, RunFailedError, RunInterrupted, RunStopped
+from refold_schemas.errors.cli import RunInterrupted, RunStopped
 from refold_schemas.values.plain import plain_value
 from refold_tools.cli.failures import error_object
 from refold_tools.cli.output import STATUS_STYLES, print_json, say
@@ -37,29 +38,16 @@ async def outcome_of(
     if status == "completed":
         ended = seen.state.ended
         return Outcome(run_id, status, said, plain_value(ended.result if ended else None), None)
-    error: RefoldError
-    if status in ("failed", "cancelled"):
-        error = _end_error(run_id, seen.state)
-    elif interrupted:
+    error: RefoldError | None = end_error(run_id, seen.state.ended, seen.state.cancel)
+    if error is None and interrupted:
         error = RunInterrupted(run_id, said)
-    else:
+    elif error is None:
         scene = Scene(
             seen.owner, seen.owner_lives, seen.released, zone, time.time_ns() // 1_000_000
         )
         explained = explain(seen.boundary, seen.state, said, scene)
         error = RunStopped(run_id, said, explained.next)
     return Outcome(run_id, status, said, None, error)
-
-
-def _end_error(run_id: str, state: RunState) -> RefoldError:
-    ended = state.ended
-    if ended is not None and ended.status == "failed":
-        fault = ended.error
-        return RunFailedError(
-            run_id, fault.type if fault else "unknown", fault.message if fault else ""
-        )
-    cancel = state.cancel
-    return RunCancelledError(run_id, cancel.by if cancel else "", cancel.why if cancel else "")
 
 
 def finish(outcome: Outcome, *, as_json: bool) -> int:

@@ -9,7 +9,7 @@ import typer
 
 from refold_tools.cli.inputs import check_one_of
 from refold_tools.cli.moments import is_age, moment
-from refold_tools.cli.options import JsonOption, LogOption
+from refold_tools.cli.options import JsonOption, LogOption, UntilOption
 
 if TYPE_CHECKING:
     from refold_tools.export import Plan, Report
@@ -28,9 +28,7 @@ def export(
             "--since", metavar="AGE|TIME", help="From then on (7d, 2026-11-30). Default: all."
         ),
     ] = None,
-    until: Annotated[
-        str | None, typer.Option("--until", metavar="AGE|TIME", help="Before then. Default: now.")
-    ] = None,
+    until: UntilOption = None,
     to: Annotated[
         str, typer.Option("--to", metavar="DIR", help="An empty folder, or that of one begun.")
     ] = FOLDER,

@@ -40,6 +40,21 @@ WithinOption = Annotated[
     ),
 ]
 RunIdArgument = Annotated[str, typer.Argument(metavar="RUN_ID", help="The run.")]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The run function's name.")]
+InputOption = Annotated[
+    str | None, typer.Option("--input", metavar="JSON|@FILE", help="The input; @- reads stdin.")
+]
+NewRunIdOption = Annotated[
+    str | None,
+    typer.Option("--run-id", metavar="ID", help="The run's id. Default: a fresh one."),
+]
+LIMIT = 100
+LimitOption = Annotated[
+    int, typer.Option("--limit", min=1, help="At most so many, the latest first.")
+]
+UntilOption = Annotated[
+    str | None, typer.Option("--until", metavar="AGE|TIME", help="Before then. Default: now.")
+]
 AppArgument = Annotated[
     str,
     typer.Argument(

@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from refold_tools.cli.inputs import check_one_of, zone_of
-from refold_tools.cli.options import JsonOption, LogOption, TimeZoneOption, asker
+from refold_tools.cli.options import (
+    LIMIT,
+    JsonOption,
+    LimitOption,
+    LogOption,
+    TimeZoneOption,
+    asker,
+)
 
 if TYPE_CHECKING:
     from refold.client import Client
@@ -30,9 +37,7 @@ def rejected(
         bool,
         typer.Option("--all", help="Also those that lost nothing: duplicate, run_exists."),
     ] = False,
-    limit: Annotated[
-        int, typer.Option("--limit", min=1, help="At most so many, the latest first.")
-    ] = 100,
+    limit: LimitOption = LIMIT,
     time_zone: TimeZoneOption = None,
     log: LogOption = None,
     as_json: JsonOption = False,

@@ -14,6 +14,7 @@ from refold_tools.cli.options import (
     JsonOption,
     LogOption,
     TimeZoneOption,
+    UntilOption,
     WhyOption,
     WithinOption,
     asker,
@@ -40,9 +41,7 @@ def reconcile(
             "--since", metavar="AGE|TIME", help="Effects from then on (2d, 2026-11-30T12:00)."
         ),
     ] = None,
-    until: Annotated[
-        str | None, typer.Option("--until", metavar="AGE|TIME", help="Before then. Default: now.")
-    ] = None,
+    until: UntilOption = None,
     window: Annotated[
         str | None,
         typer.Option(

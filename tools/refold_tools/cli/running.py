@@ -4,17 +4,24 @@ import asyncio
 import uuid
 from datetime import datetime, timedelta, tzinfo
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from refold_tools.cli.inputs import load_app, read_json, zone_of
-from refold_tools.cli.options import AppArgument, ByOption, JsonOption, LogOption, asker
+from refold_tools.cli.options import (
+    AppArgument,
+    ByOption,
+    InputOption,
+    JsonOption,
+    LogOption,
+    NameArgument,
+    NewRunIdOption,
+    asker,
+)
 
 if TYPE_CHECKING:
     from refold.app import App, RunDef
     from refold.client import Client
-    from refold.client.client import BoundaryAt
+    from refold.client.questions import BoundaryAt
     from refold.worker import Worker, WorkerEvent
     from refold_projections.fold import RunState
     from refold_tools.cli.ending import Outcome
@@ -31,15 +38,9 @@ LOOK_AGAIN = timedelta(milliseconds=100)
 
 def run(
     target: AppArgument,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The run function's name.")],
-    given: Annotated[
-        str | None,
-        typer.Option("--input", metavar="JSON|@FILE", help="The input; @- reads stdin."),
-    ] = None,
-    run_id: Annotated[
-        str | None,
-        typer.Option("--run-id", metavar="ID", help="The run's id. Default: a fresh one."),
-    ] = None,
+    name: NameArgument,
+    given: InputOption = None,
+    run_id: NewRunIdOption = None,
     by: ByOption = None,
     log: LogOption = None,
     as_json: JsonOption = False,

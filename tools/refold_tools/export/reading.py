@@ -7,10 +7,10 @@ from refold.client.history import WHY_SKIPPED
 from refold.client.judged import position_at
 from refold.client.reading import Meter
 from refold.client.states import StateReader, claim_as_seen
-from refold.engine.learning import decode, name_of
 from refold.log import Log, Record, Topic
 from refold_projections.fold import Position, Verdict, judge, ledger
 from refold_schemas.codec import Codec, RecordHeader
+from refold_schemas.codec.learning import decode, name_of
 from refold_schemas.errors import SchemaUnavailable, UndecodableRecord
 from refold_schemas.events import AttemptReported, Event
 from refold_tools.export.columns import Row, effect_row, event_row, run_row

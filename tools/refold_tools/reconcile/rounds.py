@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from refold.app import App
 from refold.client import Client
-from refold.engine.learning import decode
 from refold.log import Topic
 from refold_projections.fold import Finding, PartitionFold, RunState
+from refold_schemas.codec.learning import decode
 from refold_schemas.commands import RecordFinding
 from refold_schemas.errors import OffsetOutOfRange, SchemaUnavailable, UndecodableRecord
 from refold_schemas.errors.cli import CommandRefused, CommandUndecided, CommandUnknown

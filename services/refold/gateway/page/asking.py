@@ -1,11 +1,11 @@
-"""Who asks for a page, and how it is told that it may not: as a page, not as JSON."""
+"""Who asks for a page and in which fields, and how one is told that one may not: by a page."""
 
 from collections.abc import Callable, Coroutine
 from http import HTTPStatus
 from typing import Annotated, Any
 from urllib.parse import parse_qsl
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse, Response
 from fastapi.routing import APIRoute
@@ -25,6 +25,9 @@ from refold_schemas.errors.gateway import (
 )
 
 FIELDS_MAX = 20
+FIELD_MAX = 200
+CURSOR_MAX = 4_000
+RUN_ID_MAX = 1_000
 FORM = "application/x-www-form-urlencoded"
 TITLES = {
     HTTPStatus.FORBIDDEN: "You may not do this",
@@ -145,3 +148,7 @@ Reader = Annotated[Caller, Depends(Looks(READ))]
 Operator = Annotated[Caller, Depends(Acts(OPERATE))]
 Settler = Annotated[Caller, Depends(Acts(SETTLE))]
 Anyone = Annotated[Caller, Depends(Acts(READ))]
+
+Text = Annotated[str | None, Query(max_length=FIELD_MAX)]
+Cursor = Annotated[str | None, Query(max_length=CURSOR_MAX)]
+Id = Annotated[str, Query(alias="id", max_length=RUN_ID_MAX)]

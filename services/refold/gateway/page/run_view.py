@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta, tzinfo
 from typing import Any
 
-from refold.client.client import BoundaryAt
+from refold.client.questions import BoundaryAt
 from refold.client.words import quoted
 from refold.gateway.page import timeline
 from refold.gateway.page.showing import from_ms
@@ -35,6 +35,11 @@ OPEN_STATUSES = UNSETTLED | {"under_way"}
 NO_REASON = "the process that ran it ended before its outcome was recorded"
 PATIENCE = 1.01
 """Source: design, section 6, When "absent" may be believed."""
+
+
+def with_needs(run: Row) -> dict[str, Any]:
+    """The run's row, with what it needs in words."""
+    return {**run, "needs_words": NEEDS_WORDS.get(run["needs"] or "", "nothing")}
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,12 @@
 Whoever was verified stands in each command as `by`; what a client says of itself is not asked.
 """
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from refold.client.pending import refuse_in_advance
 from refold.client.rejected import REASONS, begun_since, is_start, publish_again, rejections
@@ -89,96 +91,81 @@ async def start(
     return outcome
 
 
+class Asked:
+    """What a command about a run is asked with, whichever it is, and how it is answered."""
+
+    def __init__(
+        self,
+        request: Request,
+        response: Response,
+        run_id: RunId,
+        command_id: CommandId,
+        within_s: Within = None,
+        brief: Brief = False,
+    ) -> None:
+        self.run_id, self.command_id = run_id, command_id
+        self.gateway = gateway_of(request)
+        self._request, self._response = request, response
+        self._within_s, self._brief = within_s, brief
+
+    async def order(
+        self, word: ResolveStep | RetryRun | CancelRun, send: Callable[..., Awaitable[None]]
+    ) -> OutcomeShape:
+        """Send the command, unless `word` shows that it will be refused; say what became of it.
+
+        `send` is the client's method, with what no other command has. Raises what it raises.
+        """
+        within = await patience(self._request, self.gateway, self.run_id, self._within_s)
+        await refuse_in_advance(self.gateway.client, word)
+        try:
+            await send(
+                self.run_id,
+                by=word.by,
+                why=word.why,
+                command_id=self.command_id,
+                within=within,
+            )
+        except CommandUndecided as undecided:
+            return _undecided(self._response, undecided)
+        return await _outcome(self.gateway, self.command_id, self.run_id, self._brief)
+
+
+About = Annotated[Asked, Depends()]
+
+
 @router.post("/runs/{run_id}/resolve", responses=UNDECIDED)
-async def resolve(
-    request: Request,
-    response: Response,
-    run_id: RunId,
-    given: ResolveShape,
-    caller: Settler,
-    command_id: CommandId,
-    within_s: Within = None,
-    brief: Brief = False,
-) -> OutcomeShape:
+async def resolve(given: ResolveShape, caller: Settler, asked: About) -> OutcomeShape:
     """Say of a slot in doubt whether its effect happened; who said so and why is recorded."""
     if not given.happened and given.result is not None:
         raise RequestInvalid("result: what did not happen has none")
-    gateway = gateway_of(request)
+    slot, attempt, happened = given.slot, given.attempt, given.happened
     word = ResolveStep(
-        command_id, run_id, given.slot, given.attempt, given.happened, None, caller.who, given.why
+        asked.command_id, asked.run_id, slot, attempt, happened, None, caller.who, given.why
     )
-    within = await patience(request, gateway, run_id, within_s)
-    await refuse_in_advance(gateway.client, word)
-    try:
-        await gateway.client.resolve(
-            run_id,
-            given.slot,
-            happened=given.happened,
-            result=given.result,
-            attempt=given.attempt,
-            by=caller.who,
-            why=given.why,
-            command_id=command_id,
-            within=within,
-        )
-    except CommandUndecided as undecided:
-        return _undecided(response, undecided)
-    return await _outcome(gateway, command_id, run_id, brief)
+    send = partial(
+        asked.gateway.client.resolve,
+        slot=slot,
+        attempt=attempt,
+        happened=happened,
+        result=given.result,
+    )
+    return await asked.order(word, send)
 
 
 @router.post("/runs/{run_id}/retry", responses=UNDECIDED)
-async def retry(
-    request: Request,
-    response: Response,
-    run_id: RunId,
-    given: RetryShape,
-    caller: Operator,
-    command_id: CommandId,
-    within_s: Within = None,
-    brief: Brief = False,
-) -> OutcomeShape:
+async def retry(given: RetryShape, caller: Operator, asked: About) -> OutcomeShape:
     """Let a diverged or blocked run go on, or try the failure of a failed one again."""
-    gateway = gateway_of(request)
-    within = await patience(request, gateway, run_id, within_s)
-    word = RetryRun(command_id, run_id, given.slot, given.fresh_key, caller.who, given.why)
-    await refuse_in_advance(gateway.client, word)
-    try:
-        await gateway.client.retry(
-            run_id,
-            slot=given.slot,
-            fresh_key=given.fresh_key,
-            by=caller.who,
-            why=given.why,
-            command_id=command_id,
-            within=within,
-        )
-    except CommandUndecided as undecided:
-        return _undecided(response, undecided)
-    return await _outcome(gateway, command_id, run_id, brief)
+    slot, fresh_key = given.slot, given.fresh_key
+    word = RetryRun(asked.command_id, asked.run_id, slot, fresh_key, caller.who, given.why)
+    send = partial(asked.gateway.client.retry, slot=slot, fresh_key=fresh_key)
+    return await asked.order(word, send)
 
 
 @router.post("/runs/{run_id}/cancel", responses=UNDECIDED)
-async def cancel(
-    request: Request,
-    response: Response,
-    run_id: RunId,
-    given: CancelShape,
-    caller: Operator,
-    command_id: CommandId,
-    within_s: Within = None,
-    brief: Brief = False,
-) -> OutcomeShape:
+async def cancel(given: CancelShape, caller: Operator, asked: About) -> OutcomeShape:
     """Ask for a run's end: nothing new starts, what is open is settled first."""
-    gateway = gateway_of(request)
-    within = await patience(request, gateway, run_id, within_s)
-    await refuse_in_advance(gateway.client, CancelRun(command_id, run_id, caller.who, given.why))
-    try:
-        await gateway.client.cancel(
-            run_id, by=caller.who, why=given.why, command_id=command_id, within=within
-        )
-    except CommandUndecided as undecided:
-        return _undecided(response, undecided)
-    return await _outcome(gateway, command_id, run_id, brief)
+    word = CancelRun(asked.command_id, asked.run_id, caller.who, given.why)
+    return await asked.order(word, asked.gateway.client.cancel)
 
 
 @router.get("/commands/rejected")

@@ -7,9 +7,10 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
-from refold.client.client import BoundaryAt
+from refold.client.handle import end_error
 from refold.client.history import HistoryRecord
 from refold.client.pending import orders_of
+from refold.client.questions import BoundaryAt
 from refold.client.words import Scene, event_words, explain
 from refold.gateway.asking import Within, extend, scanning
 from refold.gateway.auth import Reader
@@ -34,7 +35,7 @@ from refold.gateway.streams import EventStream, last_event_id, shown_in
 from refold.log import Topic
 from refold_projections.fold import RunState, Slot, sentence
 from refold_projections.fold.plain import boundary_json, iso
-from refold_schemas.errors.cli import ResultNotThere, RunCancelledError, RunFailedError, RunUnknown
+from refold_schemas.errors.cli import ResultNotThere, RunUnknown
 from refold_schemas.errors.gateway import GatewayBusy, TablesAbsent
 from refold_schemas.values.plain import plain_value
 
@@ -247,17 +248,9 @@ async def result_of(
     seen, said = await seen_and_said(gateway, run_id, zone)
     bound, ended = seen.boundary, seen.state.ended
     shape = ResultShape(run_id=run_id, status=bound.status, needs=bound.needs, sentence=said)
-    error: RunFailedError | RunCancelledError | None = None
     if bound.status == "completed":
         shape.result = plain_value(ended.result if ended else None)
-    elif bound.status == "failed":
-        fault = ended.error if ended else None
-        error = RunFailedError(
-            run_id, fault.type if fault else "unknown", fault.message if fault else ""
-        )
-    elif bound.status == "cancelled":
-        cancel = seen.state.cancel
-        error = RunCancelledError(run_id, cancel.by if cancel else "", cancel.why if cancel else "")
+    error = end_error(run_id, ended, seen.state.cancel)
     if error is not None:
         shape.error = ErrorShape(
             code=error.code, message=error.message, kept=error.kept, next=error.next
