@@ -1,7 +1,7 @@
 """Messages to framed Avro bytes and back: `0x00`, schema id (4 bytes big-endian), body."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from refold_schemas.codec import resolving
 from refold_schemas.codec.bounds import Broken
@@ -25,8 +25,8 @@ from refold_schemas.snapshots import Archived, Checkpoint, RunSnapshot, RunSnaps
 
 Message = Event | Command | RunSnapshot | RunSnapshotPart | Checkpoint | Archived
 
-FRAME_MAGIC = 0
-FRAME_SIZE = 5
+FRAME_MAGIC: Final = 0
+FRAME_SIZE: Final = 5
 
 
 class Codec:

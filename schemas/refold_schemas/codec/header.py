@@ -1,21 +1,21 @@
 """The record header `refold`: what the claim rule needs of a record, outside its body."""
 
 import struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from refold_schemas.errors import HeaderUnreadable, SchemaMismatch
 
-HEADER_NAME = "refold"
-LAYOUT_VERSION = 1
-KIND_EVENT = 0
-KIND_CLAIM = 1
-KIND_REPORT = 2
+HEADER_NAME: Final = "refold"
+LAYOUT_VERSION: Final = 1
+KIND_EVENT: Final = 0
+KIND_CLAIM: Final = 1
+KIND_REPORT: Final = 2
 
-CLAIM_ID_SIZE = 16
-_LAYOUT = struct.Struct(">BB16sqqqq")
-_REST = struct.Struct(">qqq")
-HEADER_SIZE = _LAYOUT.size
-_INT64 = range(-(2**63), 2**63)
+CLAIM_ID_SIZE: Final = 16
+_LAYOUT: Final = struct.Struct(">BB16sqqqq")
+_REST: Final = struct.Struct(">qqq")
+HEADER_SIZE: Final = _LAYOUT.size
+_INT64: Final = range(-(2**63), 2**63)
 
 
 class RecordHeader(NamedTuple):
@@ -106,4 +106,4 @@ class ClaimHeaders:
         return RecordHeader(*self._common, n, at_ms, command_next).pack()
 
 
-_NUMBERS = ("epoch", "n", "at_ms", "command_next")
+_NUMBERS: Final = ("epoch", "n", "at_ms", "command_next")

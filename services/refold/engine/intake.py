@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from refold.app.definitions import StepDef
 from refold.engine import decide
@@ -48,15 +48,15 @@ from refold_schemas.values import check_run_id, decode_value_as, encode_value, v
 if TYPE_CHECKING:
     from refold.engine.owner import PartitionOwner
 
-WHY_MAX = 10_000
-KEY_MAX = 800
+WHY_MAX: Final = 10_000
+KEY_MAX: Final = 800
 """Bytes of the longest run id: a longer key names no run."""
-NEVER = (UndecodableRecord, BadRunId, UnknownSchemaName, BadSchema)
+NEVER: Final = (UndecodableRecord, BadRunId, UnknownSchemaName, BadSchema)
 """Errors that say that no waiting makes the command readable."""
 NotYet = RefoldError
 """Any other: the schemas are not at hand. It says nothing of the command."""
-RETRY_S = 0.5
-WAIT_MS = 1_000
+RETRY_S: Final = 0.5
+WAIT_MS: Final = 1_000
 
 
 class Intake:
