@@ -19,6 +19,7 @@ from refold.client.outbox import Outbox
 from refold.client.reading import Meter, Progress, metered
 from refold.client.states import StateReader, claim_as_seen
 from refold.client.tail import Decision, PartitionTail, RunLife
+from refold.client.turns import Turns
 from refold.log import Log, Topic, open_log, partition_for
 from refold.log.routing import routing_count
 from refold.settings import LOG_DEFAULT
@@ -73,6 +74,8 @@ from refold_schemas.values import (
 )
 
 BY_DEFAULT = "client"
+CALLERS_AT_ONCE = 64
+"""Callers of a crowd whose commands are made before what there is of them is sent."""
 RUNS_AT_ONCE = 500
 FOLLOWED_MAX = 256
 FOLLOWED_BYTES_MAX = 8 << 20
@@ -162,6 +165,7 @@ class Client:
         self._tails: dict[int, PartitionTail] = {}
         self._states: dict[int, StateReader] = {}
         self._outboxes: dict[int, Outbox] = {}
+        self._arriving, self._sending = Turns(CALLERS_AT_ONCE), Turns(CALLERS_AT_ONCE)
         self._feeds: dict[int, PartitionFeed] = {}
         self._is_open = False
         self._routed = 0
@@ -241,6 +245,7 @@ class Client:
         Raises BadRunId, ValueRefused, RunExists (other input), FunctionUnknown, InputInvalid,
         CommandUndecided after `within` (None waits for ever), CommandUnknown.
         """
+        await self._arriving.take()
         run_id = str(uuid.uuid4()) if run_id is None else run_id
         check_run_id(run_id)
         value = encode_value(input, path="input")
@@ -577,6 +582,7 @@ class Client:
             )
         tail = self._tail(partition)
         await tail.begin()
+        await self._sending.take()  # they all waited for the same position
         decided = tail.expect(command.command_id)
         try:
             if within is None:
