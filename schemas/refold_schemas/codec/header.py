@@ -1,7 +1,7 @@
 """The record header `refold`: what the claim rule needs of a record, outside its body."""
 
 import struct
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from refold_schemas.errors import HeaderUnreadable, SchemaMismatch
 
@@ -40,14 +40,16 @@ class RecordHeader(NamedTuple):
 
     def pack(self) -> bytes:
         """Return the 50 bytes. Raises SchemaMismatch: struct would cut and pad without a word."""
-        if type(self.claim_id) is not bytes or len(self.claim_id) != CLAIM_ID_SIZE:
+        fields: list[Any] = list(self)  # whatever a caller made of the types that they should have
+        kind, claim_id = fields[0], fields[1]
+        if type(claim_id) is not bytes or len(claim_id) != CLAIM_ID_SIZE:
             raise SchemaMismatch("RecordHeader", "claim_id", "it is not 16 bytes")
-        if type(self.kind) is not int or not KIND_EVENT <= self.kind <= KIND_REPORT:
-            raise SchemaMismatch("RecordHeader", "kind", f"{self.kind!r} is not 0, 1 or 2")
-        for name, number in zip(_NUMBERS, self[2:], strict=True):
+        if type(kind) is not int or not KIND_EVENT <= kind <= KIND_REPORT:
+            raise SchemaMismatch("RecordHeader", "kind", f"{kind!r} is not 0, 1 or 2")
+        for name, number in zip(_NUMBERS, fields[2:], strict=True):
             if type(number) is not int or number not in _INT64:
                 raise SchemaMismatch("RecordHeader", name, f"{number!r} is no 64-bit integer")
-        return _LAYOUT.pack(LAYOUT_VERSION, *self)
+        return _LAYOUT.pack(LAYOUT_VERSION, *fields)
 
     @classmethod
     def unpack(cls, data: bytes) -> "RecordHeader":

@@ -107,8 +107,8 @@ def decode_value(value: Value) -> object:
         return Reader(loose=False).read(join_type(value.type, tree), DEPTH_MAX)
     except Unreadable as error:
         raise ValueUnreadable(value.type, str(error)) from error
-    except RecursionError as error:
-        raise ValueUnreadable(value.type, "it is nested too deep for the stack") from error
+    except RecursionError as fault:
+        raise ValueUnreadable(value.type, "it is nested too deep for the stack") from fault
 
 
 class Reader:
@@ -338,8 +338,8 @@ def decode_value_as(value: Value, annotation: object) -> object:
         return _read_today(join_type(value.type, tree), annotation, plain)
     except Unreadable as error:
         raise ValueUnreadable(value.type, str(error)) from error
-    except RecursionError as error:
-        raise ValueUnreadable(value.type, "it is nested too deep for the stack") from error
+    except RecursionError as fault:
+        raise ValueUnreadable(value.type, "it is nested too deep for the stack") from fault
 
 
 def _read_today(tree: Tree, annotation: Any, plain: bool) -> object:

@@ -270,8 +270,10 @@ class Walk:
     def _enum(self, obj: Enum) -> Tree:
         cls = type(obj)
         self._found_again(cls)
-        if cls.__members__.get(obj.name) is obj:
-            return {"$enum": [self._class(cls), obj.name]}
+        # None of a flag without bits, whatever its type says.
+        name: object = getattr(obj, "name", None)
+        if isinstance(name, str) and cls.__members__.get(name) is obj:
+            return {"$enum": [self._class(cls), name]}
         if isinstance(obj, Flag) and type(obj.value) is int:
             return {"$flag": [self._class(cls), Walk.tree(self, obj.value)]}
         raise Refused(_name(cls), "it is not a member of its enum by name")

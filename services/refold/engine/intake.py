@@ -161,8 +161,8 @@ class Intake:
                 command = replace(command, by=word.by)
             try:
                 events = self._with_end(run_id, self._decide(command, record))
-            except Exception as error:  # a defect, or an input whose own code raises
-                detail = f"it could not be decided: {type(error).__name__}"
+            except Exception as fault:  # a defect, or an input whose own code raises
+                detail = f"it could not be decided: {type(fault).__name__}"
                 events = decide.rejected(command, offset, "input_invalid", detail)
         first = events[0]
         then: Callable[[], None] | None = None
@@ -179,9 +179,9 @@ class Intake:
             then = partial(owner.start_new, run_id)
         try:
             self._commit(run_id, events, offset, parked, then)
-        except DecisionTooLarge as error:
+        except DecisionTooLarge as defect:
             # The same at every try: it must not keep the commands behind it waiting.
-            (refused,) = events = decide.rejected(command, offset, "too_large", str(error))
+            (refused,) = events = decide.rejected(command, offset, "too_large", str(defect))
             assert isinstance(refused, CommandRejected)
             self._commit(run_id, events, offset, parked, self._teller(run_id, refused))
             return
