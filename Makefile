@@ -13,7 +13,7 @@ ROOT := services schemas projections tools
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-all lint format types imports pytest model mutants chaos chaos-projector bench lock hooks clean
+.PHONY: help setup demo test test-all lint format types imports pytest model mutants chaos chaos-projector compiled bench lock hooks clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -84,18 +84,32 @@ chaos: $(VENV)/.dev ## faults on real workers, brokers and networks: a quarter o
 chaos-projector: $(VENV)/.dev ## projectors killed 50 times under load, a minute without database (REFOLD_KILLS, REFOLD_AWAY_S): verify finds no difference
 	REFOLD_KILLS=$${REFOLD_KILLS:-50} REFOLD_AWAY_S=$${REFOLD_AWAY_S:-60} $(BIN)/pytest -o faulthandler_timeout=0 tests/system/test_projector_killed.py $(PYTEST_ARGS)
 
-bench: $(VENV)/.dev ## measure refold on this machine (REFOLD_PEERS names the peers' scripts)
-	$(BIN)/refold bench $(BENCH)
+# What a step passes through as machine code, in a folder that PYTHONPATH names: docs/adr/0033.
+COMPILED := $(CURDIR)/build/compiled
+
+compiled: $(COMPILED) ## refold with its engine compiled, in build/compiled (needs a C compiler; two minutes)
+
+$(COMPILED): $(shell find $(ROOT) -name '*.py' -o -name '*.avsc') pyproject.toml hatch_build.py | $(VENV)/.dev
+	@command -v $(CC) > /dev/null || { echo "there is no C compiler ($(CC)). Kept: nothing was made, plain Python is the same program. Next: install one (Debian and Ubuntu: apt install gcc), or set CC" >&2; exit 2; }
+	@rm -rf build/compiled build/wheel
+	HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 $(PIP) wheel --no-deps --no-build-isolation -w build/wheel .
+	@$(PIP) install --no-deps --target $@ build/wheel/refold-*.whl
+	@touch $@
+
+bench: $(if $(PLAIN),$(VENV)/.dev,$(COMPILED)) ## measure refold on this machine, compiled (PLAIN=1: as plain Python; REFOLD_PEERS names the peers' scripts)
+	$(if $(PLAIN),,PYTHONPATH=$(COMPILED)) $(BIN)/refold bench $(BENCH)
 
 # ---- the house
 
-lock: $(VENV)/.dev ## write the three lock files again from pyproject.toml (needs uv)
+lock: $(VENV)/.dev ## write the four lock files again from pyproject.toml (needs uv)
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 		--extra dev --group build --quiet --upgrade -o requirements-dev.lock
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 		--extra demo --group build --quiet -c requirements-dev.lock -o requirements-demo.lock
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 		--extra services --group build --quiet -c requirements-dev.lock -o requirements-services.lock
+	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+		--extra services --group build --group compile --quiet -c requirements-dev.lock -o requirements-compile.lock
 
 hooks: $(VENV)/.dev ## let git run ruff, mypy and import-linter before each commit (needs pre-commit)
 	pre-commit install

@@ -31,7 +31,7 @@ IMPORTED_AS = {
     "pyjwt": "jwt",
     "pyyaml": "yaml",
 }
-LOCKS = ("requirements-demo.lock", "requirements-services.lock", "requirements-dev.lock")
+LOCKS = tuple(f"requirements-{name}.lock" for name in ("demo", "services", "compile", "dev"))
 ADR_SECTIONS = ["Context", "Choice", "What we gave up"]
 
 

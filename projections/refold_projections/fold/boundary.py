@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from refold_projections.fold.state import DONE, OPEN, Attempt, RunState, Slot
 from refold_schemas.errors.base import told
 from refold_schemas.values import ErrorInfo, Policy
 
-FOR_A_PERSON = frozenset({"crashes_worker", "limit", "undecodable_event", "engine_error"})
+FOR_A_PERSON: Final = frozenset({"crashes_worker", "limit", "undecodable_event", "engine_error"})
 """Reasons to be blocked that other code does not mend: `refold retry` lets the run go on."""
-EFFECTLESS = frozenset({"sleep"})
+EFFECTLESS: Final = frozenset({"sleep"})
 """Slots that are no steps: they are left out of what people read."""
 
 

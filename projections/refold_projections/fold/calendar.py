@@ -1,10 +1,11 @@
 """Times as a calendar has them: those in a log may lie beyond it. Pure."""
 
 from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Final
 
 TIME_MS_MIN, TIME_MS_MAX = -62_135_596_800_000, 253_402_300_799_999
 """The years 1 to 9999: what Python and Postgres both have."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def cut(at_ms: int) -> int:

@@ -1,7 +1,7 @@
 """The fold: one small applier for each event, total, at a constant cost whatever the history."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from refold_projections.fold.evidence import conflicts
 from refold_projections.fold.state import (
@@ -54,11 +54,11 @@ from refold_schemas.events import (
 )
 from refold_schemas.values import ErrorInfo
 
-_tuple = tuple.__new__
+_tuple: Final = tuple.__new__
 """Makes a NamedTuple without the Python function that its own call goes through."""
-_HOT = RunState._fields.index("slots")
+_HOT: Final = RunState._fields.index("slots")
 """Where the fields of a state begin that a completed step changes."""
-_NO_INTENT = tuple(Slot._field_defaults.values())[3:-1]
+_NO_INTENT: Final = tuple(Slot._field_defaults.values())[3:-1]
 """From `effect_key` on, without the outcome: what a slot without an intent has there."""
 
 

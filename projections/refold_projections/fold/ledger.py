@@ -3,14 +3,14 @@
 import json
 from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from refold_projections.fold.boundary import is_under_way
 from refold_projections.fold.evidence import conflicts
 from refold_projections.fold.state import ABSENT, DENIED, DONE, UNSETTLED, Attempt, RunState, Slot
 from refold_schemas.values import Argument, Policy, Value
 
-UNDER_WAY = "under_way"
+UNDER_WAY: Final = "under_way"
 
 Amount = int | Decimal | None
 """A declared amount; None where the argument is no number, or only its digest was kept."""

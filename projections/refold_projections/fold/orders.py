@@ -4,14 +4,14 @@ Source: design, section 3.1 (commands) and 3.3 (what a checkpoint keeps); docs/a
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from refold_schemas.events import CommandEmitted, CommandParked, CommandRejected
 
-APPLIED_BEFORE = frozenset({"duplicate", "run_exists"})
+APPLIED_BEFORE: Final = frozenset({"duplicate", "run_exists"})
 """Reasons of rejections that lose nothing: what was asked for is done, or being done."""
 
-PARKED_OVERHEAD = 48
+PARKED_OVERHEAD: Final = 48
 """Bytes that a parked command takes at most in a checkpoint, beside its key."""
 
 OrderEvent = CommandParked | CommandEmitted | CommandRejected
@@ -39,7 +39,7 @@ class OrdersKept(NamedTuple):
     parked: tuple[ParkedCommand, ...] = ()
 
 
-NOTHING = OrdersKept()
+NOTHING: Final = OrdersKept()
 
 
 class Orders:

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, MutableMapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from refold_projections.fold.partition import Mark
 from refold_projections.fold.slots import in_parallel_branch
@@ -12,7 +12,7 @@ from refold_schemas.codec import Codec
 from refold_schemas.snapshots import RunSnapshot
 from refold_schemas.values import Value
 
-SLOTS_AT_ONCE = 250
+SLOTS_AT_ONCE: Final = 250
 
 
 class Armed(NamedTuple):

@@ -137,8 +137,8 @@ class PartitionFold:
         problem: str | None = None
         try:
             event = self.codec.decode(record.value or b"")
-        except UndecodableRecord as error:
-            problem = str(error)
+        except UndecodableRecord as fault:
+            problem = str(fault)
         except SchemaUnavailable as error:
             if not self._is_nobodys(verdict, run_id, unknown or error):
                 self.position = before

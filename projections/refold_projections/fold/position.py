@@ -4,11 +4,11 @@ Source: design, section 3.1, rules 1, 2 and 7; explored by `tests/model`.
 """
 
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from refold_schemas.codec import KIND_CLAIM, KIND_REPORT, RecordHeader
 
-NO_CLAIM = bytes(16)
+NO_CLAIM: Final = bytes(16)
 
 
 class Verdict(IntEnum):

@@ -1,12 +1,13 @@
 """The operator's sentence: a pure function of boundary, time zone and today's date."""
 
 from datetime import date, tzinfo
+from typing import Final
 
 from refold_projections.fold.boundary import Boundary
 from refold_projections.fold.calendar import on_calendar
 
-NEAR_MS = 3_600_000
-_WORDS = tuple(
+NEAR_MS: Final = 3_600_000
+_WORDS: Final = tuple(
     "no one two three four five six seven eight nine ten eleven twelve thirteen fourteen "  # noqa: SIM905
     "fifteen sixteen seventeen eighteen nineteen twenty".split()
 )
@@ -77,7 +78,7 @@ def said(boundary: Boundary, done_count: int, remaining_count: int | None) -> li
     return parts
 
 
-_ENDED = {"completed": "completed", "failed": "failed", "cancelled": "was cancelled"}
+_ENDED: Final = {"completed": "completed", "failed": "failed", "cancelled": "was cancelled"}
 
 
 def _label(slot: str, step: str) -> str:

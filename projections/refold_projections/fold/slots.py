@@ -1,8 +1,9 @@
 """What a slot's name says of where it was born, for readers that have no code at hand."""
 
 import re
+from typing import Final
 
-_PARALLEL = re.compile(r"(?:^|/)(?:gather|map)#\d+\[")
+_PARALLEL: Final = re.compile(r"(?:^|/)(?:gather|map)#\d+\[")
 
 
 def in_parallel_branch(slot: str) -> bool:

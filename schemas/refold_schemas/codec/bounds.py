@@ -5,16 +5,16 @@ an integer that does not end, take index -1 of a union, and ignore what follows 
 Source: Avro 1.12 specification, binary encoding.
 """
 
-from typing import Any
+from typing import Any, Final
 
 from refold_schemas.registry.avro import BadSchema, Parsed
 
 INT_MIN, INT_MAX = -(2**31), 2**31 - 1
-VARINT_BYTES_MAX = 10
-DEPTH_MAX = 100
+VARINT_BYTES_MAX: Final = 10
+DEPTH_MAX: Final = 100
 """Values inside values; the records of refold need six."""
 
-CUT = "the bytes end in the middle of it"
+CUT: Final = "the bytes end in the middle of it"
 
 
 class Broken(Exception):

@@ -1,16 +1,16 @@
 """Which class a record name stands for."""
 
-from typing import get_args
+from typing import Final, get_args
 
 from refold_schemas.commands import Command
 from refold_schemas.events import Event
 from refold_schemas.snapshots import types as snapshots
 from refold_schemas.values import Argument, ErrorInfo, ModelUse, Ref, Unrecordable, Value
 
-EVENT_NAMESPACE = "refold.events"
-COMMAND_NAMESPACE = "refold.commands"
-SNAPSHOT_NAMESPACE = "refold.snapshots"
-VALUE_NAMESPACE = "refold.values"
+EVENT_NAMESPACE: Final = "refold.events"
+COMMAND_NAMESPACE: Final = "refold.commands"
+SNAPSHOT_NAMESPACE: Final = "refold.snapshots"
+VALUE_NAMESPACE: Final = "refold.values"
 
 EVENT_CLASSES: tuple[type, ...] = get_args(Event)
 COMMAND_CLASSES: tuple[type, ...] = get_args(Command)

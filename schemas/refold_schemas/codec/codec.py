@@ -1,7 +1,7 @@
 """Messages to framed Avro bytes and back: `0x00`, schema id (4 bytes big-endian), body."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from refold_schemas.codec import resolving
 from refold_schemas.codec.bounds import Broken
@@ -25,8 +25,8 @@ from refold_schemas.snapshots import Archived, Checkpoint, RunSnapshot, RunSnaps
 
 Message = Event | Command | RunSnapshot | RunSnapshotPart | Checkpoint | Archived
 
-FRAME_MAGIC = 0
-FRAME_SIZE = 5
+FRAME_MAGIC: Final = 0
+FRAME_SIZE: Final = 5
 
 
 class Codec:
@@ -180,10 +180,10 @@ class Codec:
                 ) from None
             try:
                 return quick(body, 0)[0]
-            except (TypeError, ValueError) as error:
+            except (TypeError, ValueError) as fault:
                 raise UndecodableRecord(
-                    f"{self._classes[name].__name__} refuses it ({error})", schema_id=schema_id
-                ) from error
+                    f"{self._classes[name].__name__} refuses it ({fault})", schema_id=schema_id
+                ) from fault
 
         def read(data: bytes) -> Any:
             try:
@@ -223,7 +223,7 @@ class _Hop(NamedTuple):
 
     writer: Parsed
     reader: Parsed
-    upcast: Upcast | None
+    upcast: Callable[[Any], Any] | None  # what it makes is checked, whatever its type promises
     after: Parsed
     version: int
     version_after: int
@@ -240,8 +240,8 @@ class _Hop(NamedTuple):
             raise Unresolved(f"{step} fails: {type(error).__name__}: {error}") from error
         try:
             return resolving.write(record, self.after)
-        except Unresolved as error:
-            raise Unresolved(f"{step} does not fit: {error}") from error
+        except Unresolved as fault:
+            raise Unresolved(f"{step} does not fit: {fault}") from fault
 
 
 def _mismatch(record: str, unfit: Unfit) -> SchemaMismatch:

@@ -1,21 +1,21 @@
 """The record header `refold`: what the claim rule needs of a record, outside its body."""
 
 import struct
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 from refold_schemas.errors import HeaderUnreadable, SchemaMismatch
 
-HEADER_NAME = "refold"
-LAYOUT_VERSION = 1
-KIND_EVENT = 0
-KIND_CLAIM = 1
-KIND_REPORT = 2
+HEADER_NAME: Final = "refold"
+LAYOUT_VERSION: Final = 1
+KIND_EVENT: Final = 0
+KIND_CLAIM: Final = 1
+KIND_REPORT: Final = 2
 
-CLAIM_ID_SIZE = 16
-_LAYOUT = struct.Struct(">BB16sqqqq")
-_REST = struct.Struct(">qqq")
-HEADER_SIZE = _LAYOUT.size
-_INT64 = range(-(2**63), 2**63)
+CLAIM_ID_SIZE: Final = 16
+_LAYOUT: Final = struct.Struct(">BB16sqqqq")
+_REST: Final = struct.Struct(">qqq")
+HEADER_SIZE: Final = _LAYOUT.size
+_INT64: Final = range(-(2**63), 2**63)
 
 
 class RecordHeader(NamedTuple):
@@ -40,14 +40,16 @@ class RecordHeader(NamedTuple):
 
     def pack(self) -> bytes:
         """Return the 50 bytes. Raises SchemaMismatch: struct would cut and pad without a word."""
-        if type(self.claim_id) is not bytes or len(self.claim_id) != CLAIM_ID_SIZE:
+        fields: list[Any] = list(self)  # whatever a caller made of the types that they should have
+        kind, claim_id = fields[0], fields[1]
+        if type(claim_id) is not bytes or len(claim_id) != CLAIM_ID_SIZE:
             raise SchemaMismatch("RecordHeader", "claim_id", "it is not 16 bytes")
-        if type(self.kind) is not int or not KIND_EVENT <= self.kind <= KIND_REPORT:
-            raise SchemaMismatch("RecordHeader", "kind", f"{self.kind!r} is not 0, 1 or 2")
-        for name, number in zip(_NUMBERS, self[2:], strict=True):
+        if type(kind) is not int or not KIND_EVENT <= kind <= KIND_REPORT:
+            raise SchemaMismatch("RecordHeader", "kind", f"{kind!r} is not 0, 1 or 2")
+        for name, number in zip(_NUMBERS, fields[2:], strict=True):
             if type(number) is not int or number not in _INT64:
                 raise SchemaMismatch("RecordHeader", name, f"{number!r} is no 64-bit integer")
-        return _LAYOUT.pack(LAYOUT_VERSION, *self)
+        return _LAYOUT.pack(LAYOUT_VERSION, *fields)
 
     @classmethod
     def unpack(cls, data: bytes) -> "RecordHeader":
@@ -106,4 +108,4 @@ class ClaimHeaders:
         return RecordHeader(*self._common, n, at_ms, command_next).pack()
 
 
-_NUMBERS = ("epoch", "n", "at_ms", "command_next")
+_NUMBERS: Final = ("epoch", "n", "at_ms", "command_next")

@@ -9,7 +9,7 @@ is wrong.
 """
 
 from dataclasses import fields, is_dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from refold_schemas.codec.bounds import read_long, takes_bytes
 from refold_schemas.codec.writing import Classes
@@ -117,7 +117,7 @@ def _number(to: str) -> list[str]:
     ]
 
 
-_LENGTH = [
+_LENGTH: Final = [
     "n = data[at]",
     "if n < 128: at += 1",
     "else:",

@@ -6,7 +6,7 @@ expect it leaves, and the strict writer writes again, or refuses with the field'
 """
 
 from dataclasses import fields
-from typing import Any
+from typing import Any, Final
 
 from refold_schemas.codec.bounds import takes_bytes
 from refold_schemas.codec.quick import Odd
@@ -32,11 +32,11 @@ TEXT_MAX, TEXTS_MAX = 64, 4_096
 _texts: dict[str, bytes] = {}
 _some_texts: dict[str, bytes] = {}
 """The same behind the mark that they are not null."""
-_SOME = bytes([2])
-_SOME_SIZES = tuple(_SOME + varint(size) for size in range(1024))
+_SOME: Final = bytes([2])
+_SOME_SIZES: Final = tuple(_SOME + varint(size) for size in range(1024))
 """The mark that bytes are not null and how many they are, for nearly all of them."""
 
-USUAL = {"refold.values.Value": ("", 1, "j1", None)}
+USUAL: Final = {"refold.values.Value": ("", 1, "j1", None)}
 """With what nearly every instance of a record begins: written at once where it is just that.
 
 Compared is by identity, so that nothing else can pass for it (1 is no True); a value that

@@ -46,6 +46,6 @@ def write(record: Any, parsed: Parsed) -> bytes:
     out = BytesIO()
     try:
         schemaless_writer(out, parsed.schema, record, strict=True, disable_tuple_notation=True)
-    except Exception as error:  # as above
-        raise Unresolved(str(error) or type(error).__name__) from error
+    except Exception as fault:  # as above
+        raise Unresolved(str(fault) or type(fault).__name__) from fault
     return out.getvalue()

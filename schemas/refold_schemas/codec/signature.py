@@ -5,18 +5,18 @@ its second byte, so none can be taken for the other.
 """
 
 import struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from refold_schemas.codec.header import LAYOUT_VERSION
 
-KIND_SIGNATURE = 3
-HMAC_SHA256 = 1
-ED25519 = 2
-SIZES = {HMAC_SHA256: 32, ED25519: 64}
+KIND_SIGNATURE: Final = 3
+HMAC_SHA256: Final = 1
+ED25519: Final = 2
+SIZES: Final = {HMAC_SHA256: 32, ED25519: 64}
 """Bytes of a signature, by its algorithm."""
-KEY_ID_MAX = 64
-CONTEXT = b"refold-command-signature-1"
-PRIVILEGED = frozenset(
+KEY_ID_MAX: Final = 64
+CONTEXT: Final = b"refold-command-signature-1"
+PRIVILEGED: Final = frozenset(
     {
         *("DecideApproval", "EraseSubject", "ForkRun", "MigrateRun", "ResolveStep", "RetryRun"),
         "RecordFinding",
@@ -26,8 +26,8 @@ PRIVILEGED = frozenset(
 
 Of findings too: they silence a red row, and name a command that a person is to type.
 """
-_HEAD = struct.Struct(">BBBB")
-_LENGTH = struct.Struct(">I")
+_HEAD: Final = struct.Struct(">BBBB")
+_LENGTH: Final = struct.Struct(">I")
 
 
 class Signature(NamedTuple):

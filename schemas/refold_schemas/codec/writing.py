@@ -8,7 +8,7 @@ Source: Avro 1.12 specification, binary encoding.
 
 from collections.abc import Callable, Mapping
 from operator import attrgetter
-from typing import Any
+from typing import Any, Final
 
 from refold_schemas.codec.bounds import takes_bytes
 from refold_schemas.registry.avro import BadSchema, Parsed
@@ -38,7 +38,7 @@ def _varint(number: int) -> bytes:
     return bytes(out)
 
 
-_SMALL = tuple(_varint(number) for number in range(1024))
+_SMALL: Final = tuple(_varint(number) for number in range(1024))
 """Lengths, counters and small numbers, which is nearly all of them."""
 
 

@@ -60,8 +60,8 @@ def canon_of(value: Value) -> bytes:
         return write_sorted(tree).encode()
     except Unreadable as error:
         raise ValueUnreadable(value.type, str(error)) from error
-    except (RecursionError, UnicodeEncodeError) as error:
-        raise ValueUnreadable(value.type, f"it has no canonical form: {error}") from error
+    except (RecursionError, UnicodeEncodeError) as fault:
+        raise ValueUnreadable(value.type, f"it has no canonical form: {fault}") from fault
 
 
 def _canonical(tree: Tree, depth: int) -> Tree:

@@ -5,15 +5,15 @@ import hmac
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from operator import itemgetter
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from refold_schemas.values.canon import canon_at
 
-REFOLD = UUID("cca6099e-8da4-5002-bebb-6ddb3caabf9a")
+REFOLD: Final = UUID("cca6099e-8da4-5002-bebb-6ddb3caabf9a")
 """The namespace of every effect key: `uuid5(NAMESPACE_DNS, "refold")`. Fixed for ever."""
 
-CANON_VERSION = 1
+CANON_VERSION: Final = 1
 """The first item of what an effect key is made of."""
 
 
@@ -67,9 +67,9 @@ class Fingerprints:
         return outer.digest()
 
 
-_BLOCK_SIZE = 64
-_INNER_PAD = bytes([byte ^ 0x36 for byte in range(256)])
-_OUTER_PAD = bytes([byte ^ 0x5C for byte in range(256)])
+_BLOCK_SIZE: Final = 64
+_INNER_PAD: Final = bytes([byte ^ 0x36 for byte in range(256)])
+_OUTER_PAD: Final = bytes([byte ^ 0x5C for byte in range(256)])
 
 
 def is_scalar(body: bytes, type_id: str) -> bool:
@@ -87,7 +87,7 @@ def _canon_of_scalars(name: str, parameters: tuple[str, ...], scalars: Sequence[
     return text
 
 
-_CONTAINERS = b"{["
+_CONTAINERS: Final = b"{["
 """How lists, objects and everything with a tag begin."""
 
 
@@ -156,4 +156,4 @@ def _dashed(text: str) -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-_NAMESPACE = REFOLD.bytes
+_NAMESPACE: Final = REFOLD.bytes

@@ -9,7 +9,7 @@ from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
-from typing import Any, is_typeddict
+from typing import Any, Final, is_typeddict
 from uuid import UUID
 
 from refold_schemas.errors import ValueUnreadable
@@ -17,7 +17,7 @@ from refold_schemas.values.kinds import Unbuildable, build, describe, find_class
 from refold_schemas.values.records import Value
 from refold_schemas.values.storing import DEPTH_MAX, ENCODING, Tree, join_type
 
-LEVELS_MAX = 4 * DEPTH_MAX
+LEVELS_MAX: Final = 4 * DEPTH_MAX
 """Of lists and objects in the JSON of a body; tags add levels to those of the value. Parsers differ
 in what they bear (1,000 levels, 10,000); a tree that one has read must not break another."""
 
@@ -107,8 +107,8 @@ def decode_value(value: Value) -> object:
         return Reader(loose=False).read(join_type(value.type, tree), DEPTH_MAX)
     except Unreadable as error:
         raise ValueUnreadable(value.type, str(error)) from error
-    except RecursionError as error:
-        raise ValueUnreadable(value.type, "it is nested too deep for the stack") from error
+    except RecursionError as fault:
+        raise ValueUnreadable(value.type, "it is nested too deep for the stack") from fault
 
 
 class Reader:
@@ -229,7 +229,7 @@ def _text(parts: Any) -> str:
     return parts  # type: ignore[no-any-return]
 
 
-_ZONED = re.compile(r"([^\[\]]+?)(?:\[(=?)(.+)\])?", re.DOTALL)
+_ZONED: Final = re.compile(r"([^\[\]]+?)(?:\[(=?)(.+)\])?", re.DOTALL)
 
 
 def _datetime(parts: Any) -> datetime:
@@ -338,8 +338,8 @@ def decode_value_as(value: Value, annotation: object) -> object:
         return _read_today(join_type(value.type, tree), annotation, plain)
     except Unreadable as error:
         raise ValueUnreadable(value.type, str(error)) from error
-    except RecursionError as error:
-        raise ValueUnreadable(value.type, "it is nested too deep for the stack") from error
+    except RecursionError as fault:
+        raise ValueUnreadable(value.type, "it is nested too deep for the stack") from fault
 
 
 def _read_today(tree: Tree, annotation: Any, plain: bool) -> object:

@@ -13,6 +13,7 @@ from decimal import Decimal
 from enum import Enum, Flag
 from json import encoder as _json
 from types import NoneType
+from typing import Final
 from uuid import UUID
 
 from pydantic_core import to_json
@@ -30,19 +31,19 @@ from refold_schemas.values.kinds import (
 )
 from refold_schemas.values.records import Value
 
-DEPTH_MAX = 128
+DEPTH_MAX: Final = 128
 """Values may be nested this deep; deeper ones are most likely cycles, and JSON readers recurse."""
 
-NODES_MAX = 500_000
+NODES_MAX: Final = 500_000
 """Containers may hold this many items altogether: lists that share lists can be of any size."""
 
-INT_PLAIN_MAX = 2**63 - 1
+INT_PLAIN_MAX: Final = 2**63 - 1
 """Integers up to here (and down to `-2**63`) are JSON numbers, others are tagged."""
 
-ENCODING = "j1"
-VALUE_TYPE_VERSION = 1
+ENCODING: Final = "j1"
+VALUE_TYPE_VERSION: Final = 1
 
-_INT_MIN = -INT_PLAIN_MAX - 1
+_INT_MIN: Final = -INT_PLAIN_MAX - 1
 
 Tree = None | bool | int | float | str | list["Tree"] | dict[str, "Tree"]
 """A JSON document as Python data."""
@@ -269,8 +270,10 @@ class Walk:
     def _enum(self, obj: Enum) -> Tree:
         cls = type(obj)
         self._found_again(cls)
-        if cls.__members__.get(obj.name) is obj:
-            return {"$enum": [self._class(cls), obj.name]}
+        # None of a flag without bits, whatever its type says.
+        name: object = getattr(obj, "name", None)
+        if isinstance(name, str) and cls.__members__.get(name) is obj:
+            return {"$enum": [self._class(cls), name]}
         if isinstance(obj, Flag) and type(obj.value) is int:
             return {"$flag": [self._class(cls), Walk.tree(self, obj.value)]}
         raise Refused(_name(cls), "it is not a member of its enum by name")

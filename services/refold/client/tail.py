@@ -113,7 +113,7 @@ class PartitionTail:
         self._begun = False
         self._read_s = 0.0
         """When the log was read last, on the loop's clock."""
-        self._beginning: asyncio.Future[None] | None = None
+        self._beginning: asyncio.Event | None = None
         """While somebody takes the position."""
         self._decisions: dict[str, _Expected] = {}
         self._lives: WeakValueDictionary[str, RunLife] = WeakValueDictionary()
@@ -144,14 +144,14 @@ class PartitionTail:
             if self._beginning is not None:
                 # No lock: it lets in one of those who wait at each turn of the loop, and what they
                 # then send would leave in as many pieces.
-                await asyncio.wait({self._beginning})
+                await self._beginning.wait()
                 continue
-            self._beginning = asyncio.get_running_loop().create_future()
+            self._beginning = asyncio.Event()
             try:
                 await self._begin()
             finally:
                 beginning, self._beginning = self._beginning, None
-                beginning.set_result(None)
+                beginning.set()
 
     @property
     def _reads(self) -> bool:

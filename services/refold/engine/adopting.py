@@ -5,6 +5,7 @@ producers send there; runs stay where they are. Source: decision 0025.
 """
 
 import secrets
+from typing import Final
 
 from refold.engine import checkpoints
 from refold.engine.claiming import Claiming
@@ -17,7 +18,7 @@ from refold_projections.fold.learning import fold_all
 from refold_schemas.codec import Codec
 from refold_schemas.events import PartitionClaimed, PartitionReleased
 
-READ_BYTES = 4 << 20
+READ_BYTES: Final = 4 << 20
 
 
 async def to_adopt(log: Log, codec: Codec) -> tuple[int, ...]:

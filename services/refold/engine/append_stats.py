@@ -1,9 +1,25 @@
 """What an owner knows of its appends: how long they took and how many events were in each."""
 
 from bisect import bisect_left
+from typing import Final
 
-SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-EVENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
+SECONDS: Final = (
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+)
+EVENTS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
 
 
 class AppendStats:

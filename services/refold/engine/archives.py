@@ -5,12 +5,13 @@ whoever reads the log knows what it began with. Source: docs/adr/0022.
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 from refold_schemas.codec import Codec
 from refold_schemas.errors import SchemaUnavailable, UndecodableRecord
 from refold_schemas.snapshots import Archived
 
-LABEL = "archived."
+LABEL: Final = "archived."
 
 
 def key_of(offset_next: int) -> bytes:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from refold.app.definitions import StepDef
 from refold.engine import decide, waits
@@ -38,8 +38,8 @@ from refold_schemas.values.kinds import class_id
 if TYPE_CHECKING:
     from refold.engine.owner import PartitionOwner
 
-SCALARS = frozenset({int, str, float, bool, bytes, type(None)})
-CANCEL_S = 0.1
+SCALARS: Final = frozenset({int, str, float, bool, bytes, type(None)})
+CANCEL_S: Final = 0.1
 """How long a cancelled coroutine may take to end before it counts as one that runs on."""
 
 

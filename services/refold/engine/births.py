@@ -3,6 +3,7 @@
 from collections.abc import Coroutine, Mapping
 from datetime import timedelta
 from types import FunctionType, MethodType
+from typing import Final
 
 from refold.app.definitions import StepDef
 from refold.engine.acquisitions import Acquisitions
@@ -31,8 +32,8 @@ from refold_schemas.errors.base import RefoldError
 from refold_schemas.errors.run import CallRefused, ValueTooLarge
 from refold_schemas.values import Argument, Fingerprints, Value, encode_value, is_scalar
 
-SLEEP = "sleep"
-_tuple = tuple.__new__
+SLEEP: Final = "sleep"
+_tuple: Final = tuple.__new__
 """Makes a NamedTuple without the Python function that its own call goes through."""
 
 

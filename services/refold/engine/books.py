@@ -7,7 +7,7 @@ person or another process can see comes from durable state. Source: design, sect
 import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from refold.engine.log_clock import LogClock
 from refold.engine.settings import WorkerSettings
@@ -35,8 +35,8 @@ from refold_schemas.events import (
     TimerScheduled,
 )
 
-ORDERS = (CommandRejected, CommandParked, CommandEmitted)
-_tuple = tuple.__new__
+ORDERS: Final = (CommandRejected, CommandParked, CommandEmitted)
+_tuple: Final = tuple.__new__
 """Makes a NamedTuple without the Python function that its own call goes through."""
 
 

@@ -2,7 +2,7 @@
 
 import contextvars
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any
+from typing import Any, Final
 
 from refold.engine.scopes import Scope
 from refold_schemas.values import line_of
@@ -18,7 +18,7 @@ class Wait:
         return (yield self)
 
 
-WAIT = Wait()
+WAIT: Final = Wait()
 
 
 class Branch:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from refold.app.definitions import StepDef
 from refold.app.effect import Effect
@@ -15,13 +15,13 @@ from refold.engine.asks import ChunkAsked, StepAsked
 from refold.engine.clock import Clock
 
 READY, LOOKED, BARRED = "ready", "looked", "barred"
-_EXPIRED = object()
+_EXPIRED: Final = object()
 
 
-NO_INTENT = -1
+NO_INTENT: Final = -1
 """The n of a call without an intent."""
-EXITS = (SystemExit, KeyboardInterrupt)
-NOBODY = Effect.for_test()
+EXITS: Final = (SystemExit, KeyboardInterrupt)
+NOBODY: Final = Effect.for_test()
 """What is handed to `invoke` for a step that takes no effect: it looks at none."""
 
 

@@ -6,7 +6,7 @@ as the log holds what it would need: docs/adr/0022.
 
 import asyncio
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from refold.engine.archives import Archives
 from refold.engine.bases import Base, base_of
@@ -24,7 +24,7 @@ from refold_schemas.errors import (
 )
 from refold_schemas.snapshots import Checkpoint, RunSnapshot
 
-TRIMMED_UNDER_US_MAX = 3
+TRIMMED_UNDER_US_MAX: Final = 3
 """So often a reader begins again because the log was trimmed while it looked."""
 
 

@@ -7,7 +7,7 @@ import asyncio
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from refold.engine import checkpoints
 from refold.engine.clock import Clock
@@ -20,8 +20,8 @@ from refold_schemas.codec import KIND_CLAIM, KIND_EVENT, Codec, RecordHeader
 from refold_schemas.errors import OffsetOutOfRange, SchemaUnavailable
 from refold_schemas.events import PartitionClaimed, PartitionReleased
 
-READ_BYTES = 4 << 20
-IDS_THAT_COUNT = 2
+READ_BYTES: Final = 4 << 20
+IDS_THAT_COUNT: Final = 2
 """Commands and events: what the others hold can be made anew."""
 
 

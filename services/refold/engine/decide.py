@@ -4,7 +4,7 @@ Source: design, sections 3.1 (commands), 5 and 6.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from refold_projections.fold import Ended, ParkedCommand, RunState, Slot
 from refold_schemas.commands import (
@@ -75,10 +75,10 @@ class StepTerms(NamedTuple):
     key_ttl_ms: int | None
 
 
-DETAIL_MAX = 2_000
-RAW_MAX = 1_024
+DETAIL_MAX: Final = 2_000
+RAW_MAX: Final = 1_024
 """Bytes of a command that cannot be decoded that its rejection repeats."""
-ID_MAX = 1_000
+ID_MAX: Final = 1_000
 """Characters of a sender's texts that a rejection repeats."""
 
 
@@ -258,8 +258,8 @@ def retry_run(state: RunState | None, command: RetryRun, offset: int) -> Events:
     )
 
 
-FINDING_STATUSES = ("open", "agreed", "accepted")
-FINDINGS_MAX = 1_000
+FINDING_STATUSES: Final = ("open", "agreed", "accepted")
+FINDINGS_MAX: Final = 1_000
 """So many findings a run keeps; a further one is refused, none is forgotten."""
 
 

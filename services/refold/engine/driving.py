@@ -4,14 +4,14 @@ import sys
 from collections import deque
 from collections.abc import Coroutine
 from threading import get_ident
-from typing import Any
+from typing import Any, Final
 
 from refold.engine.branches import WAIT, Branch
 from refold.engine.foreign import FOREIGN_MAX, foreign_await, keep_quiet
 from refold.engine.unawaited import Made, drop, unawaited
 from refold_schemas.errors.run import RunTornDown, StepOutsideRun
 
-TEARDOWN_CALLS_MAX = 100
+TEARDOWN_CALLS_MAX: Final = 100
 """Run code that calls its context this often while it is torn down is abandoned."""
 
 _abandoned: list[Coroutine[Any, Any, Any]] = []
@@ -30,7 +30,7 @@ class Driving:
     __slots__ = (
         "_calls_closing",
         "_ready",
-        "_thread",
+        "_thread_id",
         "branches",
         "closing",
         "current",
@@ -50,7 +50,7 @@ class Driving:
         self.stopped = self.closing = self.swallowed = False
         self._ready: deque[tuple[Branch, Any, BaseException | None]] = deque()
         self.current: Branch | None = None
-        self._thread = 0
+        self._thread_id = 0
         self._calls_closing = 0
         self.made = 0
         self.unbegun: dict[int, tuple[Any, ...]] = {}
@@ -69,7 +69,7 @@ class Driving:
         ready = self._ready
         if not ready:
             return
-        self._thread = get_ident()
+        self._thread_id = get_ident()
         hooks = sys.get_asyncgen_hooks()
         # The hooks of an event loop would run the end of an abandoned generator as its own task.
         sys.set_asyncgen_hooks(None, None)
@@ -126,7 +126,7 @@ class Driving:
     def running(self, call: str) -> Branch:
         """The branch that runs now. Raises StepOutsideRun or RunTornDown."""
         branch = self.current
-        if branch is None or get_ident() != self._thread:
+        if branch is None or get_ident() != self._thread_id:
             raise StepOutsideRun(call, self.run_id)
         if self.closing:
             raise RunTornDown(call, self.run_id)
@@ -135,7 +135,7 @@ class Driving:
     def any_branch(self, call: str) -> Branch:
         """As `running`, for calls that do no harm while the run is torn down."""
         branch = self.current
-        if branch is None or get_ident() != self._thread:
+        if branch is None or get_ident() != self._thread_id:
             raise StepOutsideRun(call, self.run_id)
         return branch
 
@@ -150,7 +150,7 @@ class Driving:
     def close(self) -> None:
         """Close every coroutine once, the youngest first, and abandon those that go on."""
         self.closing = True
-        self._thread = get_ident()
+        self._thread_id = get_ident()
         self._ready.clear()
         self.waiting.clear()
         for branch in reversed(self.branches):
@@ -164,7 +164,7 @@ class Driving:
             except KeyboardInterrupt:
                 raise
             except BaseException:
-                continue  # closed; the run goes on elsewhere, so nobody is to be told
+                pass  # closed; the run goes on elsewhere, so nobody is to be told
             else:
                 self.swallowed = True
                 _abandoned.append(branch.coroutine)

@@ -2,11 +2,11 @@
 
 import sys
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Final
 
 from refold_schemas.errors.run import ForeignAwait
 
-FOREIGN_MAX = 10
+FOREIGN_MAX: Final = 10
 """Run code that catches ForeignAwait and awaits the like this often in a row is given up."""
 
 

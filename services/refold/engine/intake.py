@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from refold.app.definitions import StepDef
 from refold.engine import decide
@@ -48,15 +48,15 @@ from refold_schemas.values import check_run_id, decode_value_as, encode_value, v
 if TYPE_CHECKING:
     from refold.engine.owner import PartitionOwner
 
-WHY_MAX = 10_000
-KEY_MAX = 800
+WHY_MAX: Final = 10_000
+KEY_MAX: Final = 800
 """Bytes of the longest run id: a longer key names no run."""
-NEVER = (UndecodableRecord, BadRunId, UnknownSchemaName, BadSchema)
+NEVER: Final = (UndecodableRecord, BadRunId, UnknownSchemaName, BadSchema)
 """Errors that say that no waiting makes the command readable."""
 NotYet = RefoldError
 """Any other: the schemas are not at hand. It says nothing of the command."""
-RETRY_S = 0.5
-WAIT_MS = 1_000
+RETRY_S: Final = 0.5
+WAIT_MS: Final = 1_000
 
 
 class Intake:
@@ -161,8 +161,8 @@ class Intake:
                 command = replace(command, by=word.by)
             try:
                 events = self._with_end(run_id, self._decide(command, record))
-            except Exception as error:  # a defect, or an input whose own code raises
-                detail = f"it could not be decided: {type(error).__name__}"
+            except Exception as fault:  # a defect, or an input whose own code raises
+                detail = f"it could not be decided: {type(fault).__name__}"
                 events = decide.rejected(command, offset, "input_invalid", detail)
         first = events[0]
         then: Callable[[], None] | None = None
@@ -179,9 +179,9 @@ class Intake:
             then = partial(owner.start_new, run_id)
         try:
             self._commit(run_id, events, offset, parked, then)
-        except DecisionTooLarge as error:
+        except DecisionTooLarge as defect:
             # The same at every try: it must not keep the commands behind it waiting.
-            (refused,) = events = decide.rejected(command, offset, "too_large", str(error))
+            (refused,) = events = decide.rejected(command, offset, "too_large", str(defect))
             assert isinstance(refused, CommandRejected)
             self._commit(run_id, events, offset, parked, self._teller(run_id, refused))
             return

@@ -6,7 +6,7 @@ checkpoint; while one stays behind, the position that is written is held back to
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from refold.engine.bases import Base, checkpoint_of
 from refold.engine.books import Books
@@ -16,16 +16,16 @@ from refold_projections.fold import Mark, RunState, snapshot_pieces
 from refold_schemas.codec import Codec
 from refold_schemas.errors import AppendUnknown
 
-BATCH_BYTES = 512 * 1024
-GROWTH = 0.5
+BATCH_BYTES: Final = 512 * 1024
+GROWTH: Final = 0.5
 """A large snapshot is written again once the run's log has grown by this share of it."""
-REDO_EVENTS_MAX = 100_000
+REDO_EVENTS_MAX: Final = 100_000
 """Or once a takeover would have to read more records than these for the run's sake."""
-YIELD_BYTES = 32 * 1024
-YIELD_RUNS = 50
+YIELD_BYTES: Final = 32 * 1024
+YIELD_RUNS: Final = 50
 """After so much encoding others of the loop have their turn."""
-TOMBSTONES_MAX = 1_000
-ROOM_BYTES = 2 * 1024
+TOMBSTONES_MAX: Final = 1_000
+ROOM_BYTES: Final = 2 * 1024
 """More than key, frame and names of a part take in its batch."""
 
 Append = Callable[[list[Entry]], Awaitable[int]]

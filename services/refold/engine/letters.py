@@ -5,12 +5,13 @@ It is a copy; the truth is `CommandRejected`.
 
 import base64
 import json
+from typing import Final
 
 from refold.engine.decide import RAW_MAX
 from refold.log.port import Entry, Record
 from refold_schemas.events import CommandRejected
 
-RAW_BYTES_MAX = 512 * 1024
+RAW_BYTES_MAX: Final = 512 * 1024
 """Of a larger command the letter has the beginning alone. So it has of one that takes more than
 half of the largest batch: as base64 it takes a third more."""
 

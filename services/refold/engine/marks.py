@@ -1,12 +1,14 @@
 """Looks up the records of `ns.events` that snapshots and positions name: do they still stand?"""
 
+from typing import Final
+
 from refold.log.port import Log, Record, Topic
 from refold_projections.fold import Mark
 from refold_schemas.codec import RecordHeader
 from refold_schemas.errors import HeaderUnreadable
 
-READ_BYTES = 1 << 20
-READ_BYTES_MIN = 16 * 1024
+READ_BYTES: Final = 1 << 20
+READ_BYTES_MIN: Final = 16 * 1024
 
 
 class Marks:

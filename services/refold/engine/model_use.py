@@ -1,10 +1,11 @@
 """Reads usage, snapshot, stop reason and price from a model's answer, where it has them."""
 
 from collections.abc import Mapping
+from typing import Final
 
 from refold_schemas.values import ModelUse
 
-TEXT_MAX = 1_000
+TEXT_MAX: Final = 1_000
 
 
 def read_model_use(answer: object) -> ModelUse | None:

@@ -7,7 +7,7 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
 from refold.app.application import App
@@ -16,6 +16,7 @@ from refold.engine.attempts import Attempts, describe
 from refold.engine.bases import Base
 from refold.engine.books import Books
 from refold.engine.calls import Call
+from refold.engine.checkpoints import Restored
 from refold.engine.claiming import Claim, Claiming
 from refold.engine.clock import Clock
 from refold.engine.driver import Driver
@@ -46,11 +47,11 @@ from refold_schemas.codec import Codec
 from refold_schemas.errors import AppendUnknown, RefoldError
 from refold_schemas.events import PartitionClaimed, PartitionReleased, TimerFired
 
-HOUSEKEEPING_S = 0.25
-LOOK_MS = 5_000
+HOUSEKEEPING_S: Final = 0.25
+LOOK_MS: Final = 5_000
 """An idle owner looks so often for what the log does not tell it: holes, and a log that was cut."""
-PACK_AT_ONCE = 500
-PACKING_MAX = 2_000
+PACK_AT_ONCE: Final = 500
+PACKING_MAX: Final = 2_000
 
 
 class WorkerEvent(NamedTuple):
@@ -155,7 +156,7 @@ class PartitionOwner:
         self._take_over(await claiming.claim())
 
     def _take_over(self, claim: Claim) -> None:
-        self._restored = claim.restored
+        self._restored: Restored | None = claim.restored
         fold = claim.restored.fold
         states = fold.runs
         assert isinstance(states, RunStates)
@@ -219,27 +220,7 @@ class PartitionOwner:
 
     async def serve(self) -> ClaimEnded:
         """Do the partition's work until the claim ends; returns why it did."""
-        self.tell("claimed", None, f"claim {self.books.claim_id.hex()[:8]}")
-        if self._restored.unused:
-            told = f"the newest checkpoint was not used, all was folded: {self._restored.unused}"
-            self.warn("R027", None, told)
-        if self.suspicious:
-            self.warn(
-                "R019",
-                None,
-                f"{self.books.facts.unclean_row} processes in a row ended without a release: runs "
-                "start one at a time, each step with an intent",
-            )
-        live, active = dict(self.books.states.live), self._restored.active
-        live.update((run_id, self.books.states[run_id]) for run_id in active)
-        for run_id, state in live.items():
-            if state.red or state.stray:
-                self._write_conflicts(run_id)
-        self.timers.load(self.books.states.live, self._restored.armed)
-        self.driver.activate_all(live.values())
-        for run_id in live:
-            self.books.pack_later(run_id)
-        del self._restored
+        self._begin()
         self.background(self.intake.run())
         self.background(self.parking.run())
         self.background(self.sender.run())
@@ -252,6 +233,31 @@ class PartitionOwner:
             await asyncio.wait(self._tasks, timeout=1)
         assert self.why is not None
         return self.why
+
+    def _begin(self) -> None:
+        """The first turn of a claim: runs that somebody must go on with go on, timers are armed."""
+        self.tell("claimed", None, f"claim {self.books.claim_id.hex()[:8]}")
+        restored, self._restored = self._restored, None  # once read, its memory is given back
+        assert restored is not None, "a partition is claimed before it is served"
+        if restored.unused:
+            told = f"the newest checkpoint was not used, all was folded: {restored.unused}"
+            self.warn("R027", None, told)
+        if self.suspicious:
+            self.warn(
+                "R019",
+                None,
+                f"{self.books.facts.unclean_row} processes in a row ended without a release: runs "
+                "start one at a time, each step with an intent",
+            )
+        live, active = dict(self.books.states.live), restored.active
+        live.update((run_id, self.books.states[run_id]) for run_id in active)
+        for run_id, state in live.items():
+            if state.red or state.stray:
+                self._write_conflicts(run_id)
+        self.timers.load(self.books.states.live, restored.armed)
+        self.driver.activate_all(live.values())
+        for run_id in live:
+            self.books.pack_later(run_id)
 
     async def release(self) -> None:
         """Hand over cleanly: no new work, drain within the limit, snapshots, PartitionReleased."""

@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 from traceback import format_exception, walk_tb
+from typing import Final
 
 from refold.engine.foreign import file_name, is_library
 from refold_schemas.values import ErrorInfo, encode_error
 
-OURS = frozenset({"refold", "refold_schemas", "refold_projections", "refold_tools"})
-TRACEBACK_CHARS_MAX = 20_000
+OURS: Final = frozenset({"refold", "refold_schemas", "refold_projections", "refold_tools"})
+TRACEBACK_CHARS_MAX: Final = 20_000
 
 
 def raised_at(error: BaseException) -> str:

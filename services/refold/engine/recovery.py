@@ -5,7 +5,7 @@ Source: design, section 6; explored by `tests/model`.
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from refold_projections.fold import (
     ABSENT,
@@ -77,7 +77,7 @@ class Facts(NamedTuple):
     skew_max_ms: int
 
 
-VERDICTS = {"completed": "done", "failed": "failed", "never_started": "never_started"}
+VERDICTS: Final = {"completed": "done", "failed": "failed", "never_started": "never_started"}
 
 
 def next_move(state: RunState, slot: Slot, facts: Facts) -> Move:

@@ -32,9 +32,9 @@ class Reporter:
         *,
         routed: int,
         tries: int,
+        on_lost: Callable[[str, str], None],
         wait_s: float = 0.2,
         timeout_s: float = 10.0,
-        on_lost: Callable[[str, str], None],
     ) -> None:
         """`on_lost(run_id, text)` is told of a report that could not be stored.
 

@@ -6,7 +6,7 @@ unknown is repeated: the same `command_id` is applied once, a dead letter is a c
 
 import asyncio
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from refold.engine.letters import letter_of
 from refold.engine.lookup import Lookup
@@ -21,9 +21,9 @@ from refold_schemas.values import line_of
 if TYPE_CHECKING:
     from refold.engine.owner import PartitionOwner
 
-AT_ONCE = 200
+AT_ONCE: Final = 200
 """So many events are looked at before their messages leave."""
-BATCH_BYTES = 512 * 1024
+BATCH_BYTES: Final = 512 * 1024
 
 Place = tuple[Topic, int]
 

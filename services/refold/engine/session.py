@@ -5,7 +5,7 @@ them every branch runs until it waits. Source: design, section 5.
 """
 
 import contextvars
-from typing import Any
+from typing import Any, Final
 
 from refold.app.application import App
 from refold.app.context import RunContext
@@ -49,7 +49,7 @@ __all__ = [
     "Unsettled",
 ]
 
-VALUE_BYTES_MAX = 1_000_000
+VALUE_BYTES_MAX: Final = 1_000_000
 
 
 class Session:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from refold.app.definitions import StepDef
 from refold.engine import decide, waits
@@ -18,7 +18,7 @@ from refold_schemas.values import Policy, Unrecordable, encode_error
 if TYPE_CHECKING:
     from refold.engine.owner import PartitionOwner
 
-PROOF_AGAIN_MS = 3600 * 1000
+PROOF_AGAIN_MS: Final = 3600 * 1000
 
 
 class Settling:

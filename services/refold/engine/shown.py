@@ -1,13 +1,14 @@
 """Objects of the author's as short text, whatever their own code does."""
 
 import reprlib
+from typing import Final
 
 from refold_schemas.values.kinds import class_id
 
-REPR_MAX = 1_000
-CONTAINERS = (dict, list, tuple, set, frozenset, str, bytes)
+REPR_MAX: Final = 1_000
+CONTAINERS: Final = (dict, list, tuple, set, frozenset, str, bytes)
 
-_SHORT = reprlib.Repr()
+_SHORT: Final = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = REPR_MAX
 _SHORT.maxdict = _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxset = _SHORT.maxfrozenset = 50
 

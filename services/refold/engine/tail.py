@@ -111,13 +111,13 @@ class Tail:
         except RefoldError as error:  # the gap cannot be read: nobody knows who owns
             told = f"what stands before the acknowledged batch cannot be read: {error.message}"
             self.end(ClaimUnknown(self.partition, told))
-        except Exception as error:  # a defect must not stop the tail without a word
+        except Exception as fault:  # a defect must not stop the tail without a word
             broken = ClaimEnded(
-                f"partition {self.partition}: the engine failed: {line_of(error)}",
+                f"partition {self.partition}: the engine failed: {line_of(fault)}",
                 kept="every acknowledged event",
                 next="the worker claims again; report this with the traceback if it repeats",
             )
-            broken.__cause__ = error
+            broken.__cause__ = fault
             self.end(broken)
         finally:
             self._flight = None

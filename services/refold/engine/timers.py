@@ -4,14 +4,15 @@ import asyncio
 import heapq
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from refold.engine.log_clock import LogClock
 from refold_projections.fold import Armed, RunState
 from refold_schemas.events import TimerScheduled
 
-WAIT_MAX_S = 30.0
+WAIT_MAX_S: Final = 30.0
 """Longest wait in one piece: the wall clock may be set while we wait."""
-NO_ROOM_S = 0.01
+NO_ROOM_S: Final = 0.01
 """How soon to look again where the log does not keep up with what fires."""
 
 

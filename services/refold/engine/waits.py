@@ -2,16 +2,16 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from refold_projections.fold import Attempt, moment_near
 
 if TYPE_CHECKING:
     from refold.engine.owner import PartitionOwner
 
-TOLD_FROM_MS = 900
+TOLD_FROM_MS: Final = 900
 """A shorter wait is nobody's news: a busy worker would only be chatty. The first ones are 1 s."""
-REASON_MAX = 200
+REASON_MAX: Final = 200
 
 Then = Callable[[], None] | None
 

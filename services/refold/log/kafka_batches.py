@@ -6,7 +6,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from aiokafka import errors
 from aiokafka.client import AIOKafkaClient
@@ -18,34 +18,34 @@ from aiokafka.structs import TopicPartition
 from refold.log.kafka_fetch import HEADER
 from refold.log.port import Ack, Entry
 
-COMPRESS_FROM = 1 << 10
+COMPRESS_FROM: Final = 1 << 10
 """A smaller batch, which is one of one or two events, costs more time than it saves bytes."""
-COMPRESS_LEVEL = 1
+COMPRESS_LEVEL: Final = 1
 """The fastest: for events the slowest takes six times as long and saves a twentieth."""
-REQUEST_SIZE = 4 << 20
+REQUEST_SIZE: Final = 4 << 20
 """Batches go together in one request up to this size; one alone may be larger."""
-CONNECTION = "appends"
+CONNECTION: Final = "appends"
 """A connection of their own: a broker answers the requests of one connection in their order."""
-_ACKS_ALL = -1
-_MAGIC = 2
+_ACKS_ALL: Final = -1
+_MAGIC: Final = 2
 _NO_COMPRESSION, _GZIP = 0, 1
-_GZIP_FRAME = 16 + zlib.MAX_WBITS
+_GZIP_FRAME: Final = 16 + zlib.MAX_WBITS
 # Where a batch has its length, its checksum and its attributes; the records follow its header.
 # Source: Kafka, message format, record batch.
 _LENGTH_AT, _CRC_AT, _ATTRIBUTES_AT, _RECORDS_AT = 8, 17, 21, 61
-_LENGTH_COUNTS_FROM = 12
+_LENGTH_COUNTS_FROM: Final = 12
 # Raised before anything is sent, or said by a broker that has not stored the batch.
-NOT_STORED = (
+NOT_STORED: Final = (
     errors.LeaderNotAvailableError,
     errors.NodeNotReadyError,
     errors.NotEnoughReplicasError,
 )
-MOVED = (errors.NotLeaderForPartitionError, errors.UnknownTopicOrPartitionError)
+MOVED: Final = (errors.NotLeaderForPartitionError, errors.UnknownTopicOrPartitionError)
 """Said by a broker that does not lead the partition. If it did when the batch came, it has stored
 it, and so may the next leader have (Kafka, DelayedProduce: cases A and B). It is sent again all the
 same, for most have not, and every reader skips a copy; but it is not known not to be stored."""
-AGAIN = (*NOT_STORED, *MOVED)
-REFUSED = (
+AGAIN: Final = (*NOT_STORED, *MOVED)
+REFUSED: Final = (
     errors.ClusterAuthorizationFailedError,
     errors.InvalidTopicError,
     errors.TopicAuthorizationFailedError,

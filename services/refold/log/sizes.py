@@ -1,18 +1,19 @@
 """How large a batch is, the same for every adapter, so that a limit means the same everywhere."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from refold.log.port import Entry, Topic
 from refold_schemas.errors.log import BatchRefused, BatchTooLarge
 
-BATCH_SIZE_MAX = 4 << 20
+BATCH_SIZE_MAX: Final = 4 << 20
 """Default limit of a batch in bytes: `max.message.bytes` as refold creates its topics."""
 
-BATCH_OVERHEAD = 61
+BATCH_OVERHEAD: Final = 61
 # The most that a record of Kafka's format v2 adds to key, value and header: length (5), attributes
 # (1), timestamp delta (10), offset delta (5), lengths of key and value (5 + 5), header count (1),
 # length and name of the header `refold` (1 + 6), length of its value (5); 4 in reserve.
-RECORD_OVERHEAD = 48
+RECORD_OVERHEAD: Final = 48
 
 
 def entry_size(entry: Entry) -> int:

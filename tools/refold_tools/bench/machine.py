@@ -6,6 +6,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from refold_tools.compiled import is_compiled
+
 
 def percentile(values: Sequence[float], percent: float) -> float:
     """Linear interpolation between the two nearest ranks.
@@ -21,13 +23,14 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def describe_machine() -> dict[str, object]:
-    """Processors, memory, system and Python: what a reader needs to judge a figure."""
+    """Processors, memory, system, Python, and whether refold is compiled: to judge a figure by."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
         "processors": os.cpu_count(),
         "memory_gib": round(memory, 1),
         "system": platform.platform(terse=True),
         "python": platform.python_version(),
+        "compiled": is_compiled(),
         "load": round(os.getloadavg()[0], 2),
     }
 

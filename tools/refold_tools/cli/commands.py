@@ -100,11 +100,13 @@ def _version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import PackageNotFoundError, version
 
+        from refold_tools.compiled import is_compiled
+
         try:
             number = version("refold")
         except PackageNotFoundError:
             number = "(not installed as a package)"
-        typer.echo(f"refold {number}")
+        typer.echo(f"refold {number}" + (" (compiled)" if is_compiled() else ""))
         raise typer.Exit
 
 
