@@ -171,6 +171,26 @@ def test_run_of_a_run_that_fails_is_exit_one(capsys: Capture, broker: MemoryBrok
     assert "(R501)" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        (("start", "s" * 1_001, "--run-id", "r2"), "run has 1,001"),
+        (("start", "shop", "--run-id", "r2", "--by", "x" * 1_001), "by has 1,001"),
+        (("cancel", "r1", "--why", "x" * 10_001), "why has 10,001"),
+    ],
+)
+def test_a_text_that_no_worker_takes_is_refused_before_it_is_sent(
+    capsys: Capture, broker: MemoryBroker, arguments: tuple[str, ...], field: str
+) -> None:
+    assert answered(capsys, *run("silent"), code=3)["status"] == "in_doubt"
+    sent = len(broker.records(Topic.COMMANDS, partition_for("r1", broker.partition_count)))
+    error = answered(capsys, *arguments, code=2)["error"]
+    assert (error["code"], field in error["message"]) == ("R104", True)
+    for partition in range(broker.partition_count):
+        expected = sent if partition == partition_for("r1", broker.partition_count) else 0
+        assert len(broker.records(Topic.COMMANDS, partition)) == expected
+
+
 def test_run_stops_where_only_a_person_can_help_and_resumes(
     capsys: Capture, broker: MemoryBroker
 ) -> None:

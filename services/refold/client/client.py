@@ -42,6 +42,7 @@ from refold_schemas.commands import (
     ResolveStep,
     RetryRun,
     StartRun,
+    check_texts,
 )
 from refold_schemas.errors.cli import (
     REFUSALS,
@@ -564,6 +565,7 @@ class Client:
 
         `within` counts from the call: it is the time for the log and for the owner together.
         """
+        check_texts(command)
         loop = asyncio.get_running_loop()
         begun = loop.time()
         partition = self.partition_of(command.run_id)
