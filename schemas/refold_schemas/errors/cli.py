@@ -232,14 +232,24 @@ class CommandUndecided(RefoldError):
 
 
 class CommandUnknown(RefoldError):
-    """The log did not say whether it has the command."""
+    """The log did not say whether it has the command; `stored`: it has, its decision is unknown."""
 
     code: ClassVar[str] = "R513"
     exit_code: ClassVar[int] = 4
 
-    def __init__(self, run_id: str, command: str, command_id: str, reason: str) -> None:
+    def __init__(
+        self, run_id: str, command: str, command_id: str, reason: str, *, stored: bool = False
+    ) -> None:
         self.run_id, self.command, self.command_id = run_id, command, command_id
-        self.reason = reason
+        self.reason, self.stored = reason, stored
+        if stored:
+            super().__init__(
+                f"it is not known what became of {command} for run {run_id}: {reason}",
+                kept=f"the command {command_id}; a repeat under the same id is applied once",
+                next="look at the run, or repeat the command with the same command_id "
+                "(a start: with the same run id and input)",
+            )
+            return
         super().__init__(
             f"it is not known whether the log has {command} for run {run_id}: {reason}",
             kept=f"perhaps the command {command_id}; a repeat under the same id is applied once",
