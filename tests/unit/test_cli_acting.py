@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import re
+import shlex
 import sys
 import threading
 from collections.abc import Iterator
@@ -206,6 +208,25 @@ def test_run_stops_where_only_a_person_can_help_and_resumes(
         code=3,
     )
     assert answered(capsys, *run("silent"))["result"] == {"id": "c9"}
+
+
+def test_commands_that_are_shown_can_be_typed_for_a_run_whose_id_begins_with_a_hyphen(
+    capsys: Capture, broker: MemoryBroker
+) -> None:
+    asked = answered(capsys, *run("silent", "-7 $x"), code=3)
+    assert main(["why", "--json", "--log", URL, "--", "-7 $x"]) == 0
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    happened, absent, *_ = told["commands"]
+    assert happened == "refold resolve --happened --result JSON -- '-7 $x' 'charge#1'"
+    assert absent == "refold resolve --did-not-happen -- '-7 $x' 'charge#1'"
+    assert all(f"`{one}`" in asked["error"]["next"] for one in (happened, absent))
+    given = [word.replace("JSON", '{"id": "c9"}') for word in shlex.split(happened)]
+    assert main([given[1], "--json", "--log", URL, "--within", "0", *given[2:]]) == 3
+    undecided = json.loads(capsys.readouterr().out.splitlines()[-1])["error"]
+    (ask,) = re.findall("`(refold boundary [^`]+)`", undecided["next"])
+    words = shlex.split(ask)
+    assert main([words[1], "--log", URL, *words[2:]]) == 0
+    assert answered(capsys, *run("silent", "-7 $x"))["result"] == {"id": "c9"}
 
 
 def test_run_works_on_beside_a_step_that_waits_for_a_person(

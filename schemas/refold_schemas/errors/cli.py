@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 from refold_schemas.errors.base import RefoldError, told
+from refold_schemas.errors.shell import shell_arguments, shell_line
 from refold_schemas.errors.texts import text_of
 
 
@@ -18,13 +19,13 @@ class RunFailedError(RefoldError):
         self.run_id, self.type_name, self.detail = run_id, type_name, detail
         inner = told(detail)
         first = inner.next or (
-            f"read `refold history {run_id}` and repair the cause (a refusal of the far system, "
-            "a defect in run code)"
+            f"read `{shell_line('refold history', run_id)}` and repair the cause (a refusal of the "
+            "far system, a defect in run code)"
         )
         super().__init__(
             f"run {run_id} failed: {type_name}: {inner.brief}",
             kept="every recorded step of it",
-            next=f"{first}; then `refold retry {run_id}`",
+            next=f"{first}; then `{shell_line('refold retry', run_id)}`",
         )
 
 
@@ -87,7 +88,7 @@ class CommandRefused(RefoldError):
         super().__init__(
             f"{command} for run {run_id} was refused ({reason}): {because}",
             kept=f"{kept}; " + ("the refusal is recorded" if sent else "nothing was sent"),
-            next=advice.replace("RUN_ID", run_id),
+            next=advice.replace("RUN_ID", shell_arguments(run_id)),
         )
 
 
@@ -227,7 +228,7 @@ class CommandUndecided(RefoldError):
             f"no worker has taken {command} for run {run_id} within {waited_ms / 1000:g} s",
             kept=f"the command ({command_id}); it stands in the log and is applied once",
             next="see that a worker runs (`refold worker MODULE:APP`, `refold doctor`), then ask "
-            f"`refold boundary {run_id}`",
+            f"`{shell_line('refold boundary', run_id)}`",
         )
 
 
@@ -284,7 +285,7 @@ class ResultNotThere(RefoldError):
             f"run {run_id} has not ended within {waited_ms / 1000:g} s"
             + (f": {sentence}" if sentence else ""),
             kept="the run, which goes on",
-            next=f"wait longer, or ask `refold why {run_id}`",
+            next=f"wait longer, or ask `{shell_line('refold why', run_id)}`",
         )
 
 
