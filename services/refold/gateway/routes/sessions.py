@@ -59,8 +59,9 @@ async def begin(request: Request, response: Response, token: str) -> Caller:
     return gateway.sessions.read(cookie)
 
 
-def end(response: Response) -> None:
-    """Take the cookie away."""
+def end(request: Request, response: Response, caller: Caller) -> None:
+    """End the caller's session, and take the cookie away."""
+    gateway_of(request).sessions.end(caller)
     response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
 
 
@@ -85,6 +86,6 @@ async def session(request: Request, caller: Reader) -> SessionShape:
 
 
 @router.delete("", status_code=204)
-async def logout(response: Response, caller: Reader) -> None:
-    """End the session in this browser."""
-    end(response)
+async def logout(request: Request, response: Response, caller: Reader) -> None:
+    """End the session: its cookie is taken away, and copies of it are refused."""
+    end(request, response, caller)
