@@ -5,13 +5,13 @@ import time
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from refold.gateway.auth import Reader, anybody, check_site, verify
+from refold.gateway.auth import Reader, anybody, check_site, count_refused, verify
 from refold.gateway.identity import Caller
 from refold.gateway.roles import Role
 from refold.gateway.sessions import COOKIE
 from refold.gateway.shapes import Strict
 from refold.gateway.state import Gateway, gateway_of
-from refold_schemas.errors.gateway import NotAuthenticated, RateLimited
+from refold_schemas.errors.gateway import NotAuthenticated
 
 router = APIRouter(prefix="/api/v1/session", tags=["session"])
 
@@ -37,14 +37,10 @@ async def begin(request: Request, response: Response, token: str) -> Caller:
     ForgeryRefused: another site must not log somebody in either."""
     gateway = gateway_of(request)
     check_site(request)
-    address = request.client.host if request.client is not None else "?"
-    wait_s = gateway.failures.wait_s(address)
-    if wait_s:
-        raise RateLimited(f"{address} with refused tokens", gateway.failures.per_s, wait_s)
     try:
         caller = await verify(token.strip(), gateway)
     except NotAuthenticated:
-        gateway.failures.take(address)
+        count_refused(request, gateway)
         raise
     cookie, ends_s = gateway.sessions.begin(caller)
     response.set_cookie(
