@@ -16,7 +16,7 @@ from refold.settings import time_zone
 from refold.settings.registry import open_registry
 from refold_projections.tables import database
 from refold_projections.tables.database import Pool
-from refold_projections.tables.migrating import migrate
+from refold_projections.tables.migrating import migrate, restore
 from refold_projections.tables.names import names_in
 from refold_projections.tables.sets import Building, building
 from refold_projections.tables.store import Live, Store, Superseded, live_of, take
@@ -128,6 +128,11 @@ class Projector:
                 listed = ", ".join(map(str, numbers))
                 where = self.names.schema
                 self._tell(event("migrated", -1, f"migration {listed} applied in schema {where}"))
+            views = await restore(connection, self.names)
+            if views:
+                listed = ", ".join(views)
+                said = f"{listed} made again in schema {self.names.schema}: somebody has dropped it"
+                self._tell(event("migrated", -1, said))
             facts = self.log.facts
             zone = time_zone(self.settings.time_zone)
             live = await take(connection, self.names, facts.namespace, facts.topic_ids)
