@@ -12,12 +12,13 @@ class DatabaseUnavailable(RefoldError):
     code: ClassVar[str] = "R601"
     exit_code: ClassVar[int] = 4
 
-    def __init__(self, url: str, reason: str) -> None:
+    def __init__(self, url: str, reason: str, *, kept: str = "", next: str = "") -> None:
         self.url, self.reason = url, reason
         super().__init__(
             f"the database {url} cannot be reached: {reason}",
-            kept="the log, which is the truth; what the tables said stays until it is back",
-            next="check REFOLD_DATABASE_URL and that Postgres runs (`refold devstack status`)",
+            kept=kept or "the log, which is the truth; what the tables said stays until it is back",
+            next=next
+            or "check REFOLD_DATABASE_URL and that Postgres runs (`refold devstack status`)",
         )
 
 
