@@ -94,7 +94,13 @@ CATALOGUE: tuple[Metric, ...] = (
         WORKER,
         "Messages that wait to be sent to another partition or to the dead letters.",
     ),
-    Metric("refold_worker_runs", GAUGE, ("partition",), WORKER, "Runs whose state is in memory."),
+    Metric(
+        "refold_worker_runs",
+        GAUGE,
+        ("partition",),
+        WORKER,
+        "Runs whose state is in memory, and whose start is acknowledged.",
+    ),
     Metric(
         "refold_worker_actors",
         GAUGE,
