@@ -6,20 +6,21 @@ F22: a reset policy skipped commands in silence. F23: recovery waited for what c
 import asyncio
 import gzip
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from refold.client import Client
+from refold.client import Client, RunHandle
 from refold.engine.bases import base_of
 from refold.log.memory import MemoryLog
 from refold.log.port import Ack, Entry, Record, Topic
 from refold.testing.sim_loop import SimProcess, current_process
-from refold_projections.fold import PartitionFold
+from refold_projections.fold import Ended, PartitionFold
 from refold_schemas.codec import RecordHeader
-from refold_schemas.errors import EventsGone, RefoldError
+from refold_schemas.errors import EventsGone, LogUnavailable, RefoldError
+from refold_schemas.errors.cli import CommandUnknown, FunctionUnknown
 from refold_schemas.events import CommandRejected, RunStarted
 from refold_schemas.snapshots import Archived
 from refold_tools.archive import Archiving, Plan, read_archive
@@ -558,3 +559,126 @@ def test_a_client_that_rested_while_its_partition_was_archived_goes_on(archive: 
     lab.run(60, until=lambda: task.done())
     task.result()
     assert came == {"begun": True, "slow": "receipt-1", "fresh": "receipt-3"}
+
+
+class Stalled(MemoryLog):
+    """Reads no events while its gate is closed, as behind a network that is slow."""
+
+    gate: asyncio.Event
+
+    async def read(
+        self, topic: Topic, partition: int, offset: int, *, size_max: int = 1 << 20
+    ) -> Sequence[Record]:
+        if topic is Topic.EVENTS:
+            await self.gate.wait()
+        return await super().read(topic, partition, offset, size_max=size_max)
+
+
+class Caller:
+    """A client in a process of its own that waits while what it waits for is trimmed unread."""
+
+    def __init__(self, archive: Archive) -> None:
+        self.archive, self.came = archive, dict[str, object]()
+        self.log = Stalled("memory://lab", broker=archive.lab.broker, name="caller")
+        self.log.gate = asyncio.Event()
+        self.log.gate.set()
+        self.process = SimProcess(archive.lab.universe, "caller", epoch_ms=EPOCH_MS)
+        self.process.on_kill.append(self.log.kill)
+        self.task = self.process.start(self._main())
+        archive.lab.run(60, until=lambda: "ready" in self.came)
+
+    async def _main(self) -> None:
+        await self.log.open(create=False)
+        async with Client(self.log) as client:
+            await client.start("reminder", 1, run_id="slow")
+            self.came["ready"] = True
+            await asyncio.sleep(5)
+            self.log.gate.clear()
+            async with asyncio.TaskGroup() as group:
+                for name, work in (
+                    ("done", client.start("order", 4160, run_id="done")),
+                    ("refused", client.start("nothing", run_id="refused")),
+                    ("cancelled", client.cancel("slow")),
+                    ("ended", client.handle("slow").ended()),
+                ):
+                    group.create_task(self._outcome(name, work))
+
+    async def _outcome(self, name: str, work: Coroutine[Any, Any, object]) -> None:
+        try:
+            self.came[name] = await work
+        except RefoldError as error:
+            self.came[name] = error
+
+    def finish(self) -> None:
+        """Let it read on, and wait for all that it waits for."""
+        self.log.gate.set()
+        assert self.archive.lab.run(60, until=lambda: self.task.done())
+        self.task.result()
+
+
+def test_whoever_waits_while_the_log_is_trimmed_hears_what_is_known(archive: Archive) -> None:
+    """Unknown is not failed: they were told R312, as if their commands had come to nothing."""
+    caller = Caller(archive)
+    archive.lab.run(400)
+    archive.runs("last")
+    the_report(archive.archive())
+    assert archive.bounds()[0] > 0
+    caller.finish()
+    came = caller.came
+    assert isinstance(came["done"], RunHandle), "its run is there, with this input"
+    assert came["cancelled"] is None, "its run was cancelled"
+    assert isinstance(came["ended"], Ended)
+    assert came["ended"].status == "cancelled"
+    refused = came["refused"]
+    assert isinstance(refused, CommandUnknown), refused
+    assert refused.stored
+    assert refused.message.startswith("it is not known what became of StartRun for run refused")
+
+
+def test_what_is_decided_after_the_log_was_trimmed_is_still_heard(archive: Archive) -> None:
+    archive.runs("first")
+    caller = Caller(archive)
+    archive.lab.run(3)  # a checkpoint is written
+    for process in list(archive.lab.universe.processes):
+        if process is not caller.process:
+            process.kill()
+    archive.lab.run(5)  # its commands stand, and nobody decides them
+    end = archive.bounds()[1]
+    archive.lab.broker.put(Topic.EVENTS, 0, [Entry(None, b"x")])
+    archive.lab.broker.trim(Topic.EVENTS, 0, end)
+    caller.log.gate.set()
+    archive.lab.run(5)
+    assert {"done", "refused", "cancelled"}.isdisjoint(caller.came), "nobody has decided yet"
+    archive.lab.worker(archive.app)
+    caller.finish()
+    assert isinstance(caller.came["done"], RunHandle)
+    assert isinstance(caller.came["refused"], FunctionUnknown)
+    assert caller.came["cancelled"] is None
+
+
+def test_a_log_that_cannot_be_read_says_nothing_of_a_command_that_it_has(archive: Archive) -> None:
+    class Away(MemoryLog):
+        """Its events cannot be read any more once it has a command."""
+
+        away = False
+
+        async def append(self, topic: Topic, partition: int, entries: Sequence[Entry]) -> Ack:
+            self.away = True
+            return await super().append(topic, partition, entries)
+
+        async def read(
+            self, topic: Topic, partition: int, offset: int, *, size_max: int = 1 << 20
+        ) -> Sequence[Record]:
+            if self.away:
+                raise LogUnavailable(self.url, "its broker does not answer")
+            return await super().read(topic, partition, offset, size_max=size_max)
+
+    async def ask(log: MemoryLog) -> object:
+        async with Client(log) as client:
+            return await client.start("order", 1, run_id="r-1")
+
+    log = Away("memory://lab", broker=archive.lab.broker, name="tool")
+    (error,) = archive.process(ask, log)
+    assert isinstance(error, CommandUnknown)
+    assert error.stored
+    assert "its broker does not answer" in error.message

@@ -84,7 +84,8 @@ def provider() -> Iterator[Provider]:
 
 
 def settings_of(provider: Provider, **more: Any) -> OidcSettings:
-    return OidcSettings(ISSUER, AUDIENCE, provider.url, **({"jwks_again_s": 0.0} | more))
+    given: dict[str, Any] = {"jwks_url": provider.url, "jwks_again_s": 0.0} | more
+    return OidcSettings(ISSUER, AUDIENCE, **given)
 
 
 def claims(**more: Any) -> dict[str, Any]:
@@ -316,6 +317,76 @@ def test_a_provider_that_breaks_off_or_drips_is_away_and_not_waited_for(
                 now[0] += 301
                 assert (await good.verify(token())).who == "ada"  # by the keys that were read
                 assert time.monotonic() - began_s < 2.5
+
+    asyncio.run(main())
+
+
+def test_a_provider_that_hangs_holds_up_nobody_whose_key_is_known(provider: Provider) -> None:
+    now, asked, answers = [0.0], [0], threading.Event()
+    body = json.dumps({"keys": [jwk("rsa-1"), jwk("ec-1")]}).encode()
+
+    class Hanging(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked[0] += 1
+            answers.wait(60)
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            """Silent."""
+
+    async def main() -> None:
+        provider.body = json.dumps({"keys": [jwk("rsa-1")]}).encode()
+        oidc = Oidc(settings_of(provider, timeout_s=60.0), clock=lambda: now[0])
+        await oidc.verify(token())
+        oidc.settings = replace(oidc.settings, jwks_url=url)
+        now[0] += 301
+        rotated = asyncio.create_task(oidc.verify(token("ec-1")))
+        async with asyncio.timeout(30):
+            for _ in range(3):
+                callers = await asyncio.gather(*(oidc.verify(token()) for _ in range(20)))
+                assert {one.who for one in callers} == {"ada"}
+                now[0] += 11  # another fetch would be due, if this one had ended
+        assert (asked[0], rotated.done()) == (1, False)
+        answers.set()
+        assert (await rotated).who == "ada", "its key is new, so it has waited"
+
+    async def never_read() -> None:
+        bad = Oidc(settings_of(provider, jwks_url=url, timeout_s=0.2, jwks_again_s=10.0))
+        callers = (bad.verify(token()) for _ in range(5))
+        said = await asyncio.gather(*callers, return_exceptions=True)
+        assert {type(one) for one in said} == {ProviderUnavailable}
+        answers.set()
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hanging)
+    url = f"http://127.0.0.1:{server.server_port}/jwks"
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        asyncio.run(main())
+        answers.clear()
+        asyncio.run(never_read())
+        assert asked[0] == 2, "one fetch for all of them"
+    finally:
+        answers.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_a_new_key_of_a_provider_that_is_away_is_not_called_unknown(provider: Provider) -> None:
+    now = [0.0]
+
+    async def main() -> None:
+        provider.body = json.dumps({"keys": [jwk("rsa-1")]}).encode()
+        oidc = Oidc(settings_of(provider), clock=lambda: now[0])
+        await oidc.verify(token())
+        provider.status = 503
+        with pytest.raises(ProviderUnavailable, match="503"):
+            await oidc.verify(token("ec-1"))
+        assert (await oidc.verify(token())).who == "ada"
 
     asyncio.run(main())
 

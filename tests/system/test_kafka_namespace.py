@@ -21,10 +21,15 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from refold import Client
-from refold.log import partition_for
+from refold.log import open_log, partition_for
+from refold.log.kafka import KafkaLog
+from refold.projector import Projector
+from refold_schemas.errors import PartitionsRaised
 from refold_tools.cli import main
 from refold_tools.devstack import Stack
 from support.kafka_broker import started
+from support.postgres import until as wait_until
+from support.projecting import QUICK
 
 REFOLD = [sys.executable, "-m", "refold_tools.cli"]
 WITHIN_S = 120.0
@@ -210,6 +215,42 @@ def test_a_raised_partition_count_moves_no_run(
         assert {one["released"] for one in shown["claims"]} == {True}, "handed over at SIGTERM"
     finally:
         running.end()
+
+
+def test_a_projector_notices_partitions_that_it_does_not_know(
+    stack: Stack, postgres: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"kafka://{stack.bootstrap}/f21p"
+    Refold(f"{url}?partitions=2", capsys)("namespace", "create")
+    refold = Refold(url, capsys)
+    seen = "select partition from v1_partitions order by partition"
+
+    async def projected() -> tuple[KafkaLog, Projector, "asyncio.Task[None]"]:
+        log = open_log(url)
+        assert isinstance(log, KafkaLog)
+        await log.open(create=False)
+        one = Projector(log, postgres, settings=QUICK)
+        await one.prepare()
+        return log, one, asyncio.create_task(one.run())
+
+    async def main() -> None:
+        log, _, running = await projected()
+        await wait_until(postgres, f"select 1 from ({seen}) p having count(*) = 2")
+        for topic in ("commands", "events", "snapshots"):
+            await asyncio.to_thread(raise_count, stack, f"f21p.{topic}", 4)
+        with pytest.raises(PartitionsRaised, match="events 4") as caught:
+            async with asyncio.timeout(WITHIN_S):
+                await running
+        assert "start workers and projectors again" in caught.value.next
+        await log.close()
+        await asyncio.to_thread(refold, "namespace", "upgrade")
+        log, one, running = await projected()
+        await wait_until(postgres, f"select 1 from ({seen}) p having count(*) = 4")
+        one.stop()
+        await running
+        await log.close()
+
+    asyncio.run(main())
 
 
 def alter(stack: Stack, topic: str, name: str, value: str) -> None:

@@ -20,10 +20,11 @@ from refold.projector.partition import PartitionProjector
 from refold.projector.rebuilding import Rebuild, Rebuilt, Step
 from refold_projections.tables import sets
 from refold_projections.tables.database import Pool, close, connect
-from refold_schemas.errors.tables import RebuildUnderWay, TablesNotTrue
+from refold_schemas.errors.tables import DatabaseUnavailable, RebuildUnderWay, TablesNotTrue
 from refold_tools.cli import main
 from support.histories import CODEC
 from support.postgres import rows, until
+from support.postgres_proxy import Breaking
 from support.projecting import (
     NAMES,
     QUICK,
@@ -215,6 +216,50 @@ def test_a_rebuild_goes_on_where_a_projector_that_slept_has_written_its_set(
     ended, found = asyncio.run(play_it())
     assert (ended.set_name, found) == ("b", [])
     assert ended.partitions[0].offset_next == 801
+
+
+@pytest.mark.parametrize("passed_on", [True, False])
+def test_where_the_answer_to_the_swap_is_lost_it_is_looked_which_set_is_live(
+    postgres: str, passed_on: bool
+) -> None:
+    """Unknown is not failed: it was said that the old set stays, whatever had become of it."""
+    broker, _ = a_log()
+
+    async def play_it() -> None:
+        log = await opened(broker)
+        await project(log, postgres)
+        way = Breaking(postgres, passed_on=passed_on, for_good=False)
+        async with way as url:
+            if passed_on:
+                assert (await rebuilt(log, url)).set_name == "b"
+            else:
+                with pytest.raises(DatabaseUnavailable) as caught:
+                    await rebuilt(log, url)
+                assert caught.value.kept.startswith("set a, which is live as before")
+        assert way.cut == 1
+        (live,) = await rows(postgres, "select live from refold_live")
+        assert live["live"] == ("b" if passed_on else "a")
+        await verified(log, postgres)
+        if not passed_on:
+            again = await rebuilt(log, postgres)
+            assert (again.set_name, again.resumed) == ("b", True)
+
+    asyncio.run(play_it())
+
+
+def test_where_nobody_can_look_it_is_unknown_which_set_is_live(postgres: str) -> None:
+    broker, _ = a_log()
+
+    async def play_it() -> None:
+        log = await opened(broker)
+        await project(log, postgres)
+        async with Breaking(postgres, passed_on=True, for_good=True) as url:
+            with pytest.raises(DatabaseUnavailable) as caught:
+                await rebuilt(log, url)
+        assert "which one readers see is not known" in caught.value.kept
+        assert "refold projections verify" in caught.value.next
+
+    asyncio.run(play_it())
 
 
 def test_two_rebuilds_at_once_are_one_too_many(postgres: str) -> None:

@@ -1,11 +1,20 @@
 """The tables' shapes on a real Postgres: made once, by whoever is first, and never by halves."""
 
 import asyncio
+import json
+from typing import Any
 
 import pytest
 
 from refold_projections.tables.database import close, connect, translated
-from refold_projections.tables.migrating import check, migrate, migrations, pending
+from refold_projections.tables.migrating import (
+    check,
+    lost_views,
+    migrate,
+    migrations,
+    pending,
+    restore,
+)
 from refold_projections.tables.names import VIEWS, names_in
 from refold_projections.tables.store import live_of
 from refold_schemas.errors.tables import (
@@ -14,6 +23,7 @@ from refold_schemas.errors.tables import (
     TablesDiffer,
     TablesMissing,
 )
+from refold_tools.cli import main
 from support.postgres import rows
 
 NAMES = names_in("public")
@@ -68,6 +78,74 @@ def test_tables_of_another_version_are_left_alone(postgres: str) -> None:
         await connection.execute("update refold_migrations set sha256 = 'x' where number = 1")
         with pytest.raises(TablesDiffer, match="migration 1"):
             await check(connection, NAMES)
+        await close(connection)
+
+    asyncio.run(play())
+
+
+SHAPES = """
+    select c.relname as name, pg_get_viewdef(c.oid) as text, a.attname as column,
+        obj_description(c.oid) as whole, col_description(c.oid, a.attnum) as says
+    from pg_class c join pg_attribute a on a.attrelid = c.oid
+    where c.relnamespace = 'shop'::regnamespace and c.relkind = 'v' and a.attnum > 0
+    order by c.relname, a.attnum
+"""
+
+
+def test_views_that_somebody_drops_are_made_again_as_they_were(
+    postgres: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop = names_in("shop")
+
+    async def dropped() -> list[dict[str, Any]]:
+        connection = await connect(postgres)
+        await migrate(connection, shop)
+        assert await restore(connection, shop) == ()
+        before = [dict(one) for one in await connection.fetch(SHAPES)]
+        await connection.execute(f"drop view {', '.join(f'shop.{one}' for one in VIEWS)}")
+        assert await lost_views(connection, shop) == VIEWS
+        assert await restore(connection, shop) == VIEWS
+        assert [dict(one) for one in await connection.fetch(SHAPES)] == before
+        await connection.execute("drop view shop.v1_runs, shop.v1_rejections")
+        with pytest.raises(TablesMissing, match="lack view v1_runs, v1_rejections"):
+            await check(connection, shop)
+        await close(connection)
+        return before
+
+    asyncio.run(dropped())
+    asked = ("projections", "migrate", "--database", postgres, "--schema", "shop")
+    told = []
+    for more in (("--dry-run", "--json"), ("--json",), ("--json",), ()):
+        assert main([*asked, *more]) == 0
+        told.append(capsys.readouterr().out.strip())
+    lost = ["v1_runs", "v1_rejections"]
+    shape: dict[str, Any] = {"schema": "shop", "migrations": []}
+    assert json.loads(told[0]) == shape | {"views": lost, "applied": False}
+    assert json.loads(told[1]) == shape | {"views": lost, "applied": True}
+    assert json.loads(told[2]) == shape | {"views": [], "applied": True}
+    assert told[3] == "the tables in schema shop have this version's shape"
+
+
+@pytest.mark.parametrize(
+    ("drop", "gone"),
+    [
+        ("schema refold_a cascade", "table refold_a.positions"),
+        ("table refold_b.steps", "table refold_b.steps"),
+        ("table refold_runs cascade", "table public.refold_runs"),
+        ("function refold_sentence cascade", "function public.refold_sentence"),
+    ],
+)
+def test_of_tables_of_which_something_is_gone_nothing_is_made_up(
+    postgres: str, drop: str, gone: str
+) -> None:
+    async def play() -> None:
+        connection = await connect(postgres)
+        await migrate(connection, NAMES)
+        await connection.execute(f"drop {drop}")
+        for look in (check, restore, lost_views):
+            with pytest.raises(TablesDiffer, match=gone) as caught:
+                await look(connection, NAMES)
+        assert "schemas refold_a and refold_b" in caught.value.next
         await close(connection)
 
     asyncio.run(play())

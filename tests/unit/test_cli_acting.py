@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import re
+import shlex
 import sys
 from collections.abc import Iterator
 from datetime import UTC, date
@@ -146,6 +148,26 @@ def test_run_of_a_run_that_fails_is_exit_one(capsys: Capture, broker: MemoryBrok
     assert "(R501)" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        (("start", "s" * 1_001, "--run-id", "r2"), "run has 1,001"),
+        (("start", "shop", "--run-id", "r2", "--by", "x" * 1_001), "by has 1,001"),
+        (("cancel", "r1", "--why", "x" * 10_001), "why has 10,001"),
+    ],
+)
+def test_a_text_that_no_worker_takes_is_refused_before_it_is_sent(
+    capsys: Capture, broker: MemoryBroker, arguments: tuple[str, ...], field: str
+) -> None:
+    assert answered(capsys, *run("silent"), code=3)["status"] == "in_doubt"
+    sent = len(broker.records(Topic.COMMANDS, partition_for("r1", broker.partition_count)))
+    error = answered(capsys, *arguments, code=2)["error"]
+    assert (error["code"], field in error["message"]) == ("R104", True)
+    for partition in range(broker.partition_count):
+        expected = sent if partition == partition_for("r1", broker.partition_count) else 0
+        assert len(broker.records(Topic.COMMANDS, partition)) == expected
+
+
 def test_run_stops_where_only_a_person_can_help_and_resumes(
     capsys: Capture, broker: MemoryBroker
 ) -> None:
@@ -161,6 +183,25 @@ def test_run_stops_where_only_a_person_can_help_and_resumes(
         code=3,
     )
     assert answered(capsys, *run("silent"))["result"] == {"id": "c9"}
+
+
+def test_commands_that_are_shown_can_be_typed_for_a_run_whose_id_begins_with_a_hyphen(
+    capsys: Capture, broker: MemoryBroker
+) -> None:
+    asked = answered(capsys, *run("silent", "-7 $x"), code=3)
+    assert main(["why", "--json", "--log", URL, "--", "-7 $x"]) == 0
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    happened, absent, *_ = told["commands"]
+    assert happened == "refold resolve --happened --result JSON -- '-7 $x' 'charge#1'"
+    assert absent == "refold resolve --did-not-happen -- '-7 $x' 'charge#1'"
+    assert all(f"`{one}`" in asked["error"]["next"] for one in (happened, absent))
+    given = [word.replace("JSON", '{"id": "c9"}') for word in shlex.split(happened)]
+    assert main([given[1], "--json", "--log", URL, "--within", "0", *given[2:]]) == 3
+    undecided = json.loads(capsys.readouterr().out.splitlines()[-1])["error"]
+    (ask,) = re.findall("`(refold boundary [^`]+)`", undecided["next"])
+    words = shlex.split(ask)
+    assert main([words[1], "--log", URL, *words[2:]]) == 0
+    assert answered(capsys, *run("silent", "-7 $x"))["result"] == {"id": "c9"}
 
 
 def test_run_works_on_beside_a_step_that_waits_for_a_person(

@@ -1,15 +1,22 @@
 """`refold reconcile` on the command line: exit codes, JSON, what a person reads, bad input."""
 
 import json
+import os
+import signal
+import socket
 import sys
 import threading
+import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from refold.log.memory import MemoryBroker, MemoryLog
+from refold.telemetry import CATALOGUE
 from refold.worker import WorkerSettings
 from refold_tools.cli import main
 from refold_tools.cli.inputs import load_app
@@ -146,6 +153,54 @@ def test_a_window_without_effects(capsys: Capture, shop: Any) -> None:
     assert told(capsys, *RECONCILE, "--since", "2026-01-01")["asked"] == 1
 
 
+def test_looks_that_go_on_answer_prometheus(capsys: Capture, shop: Any) -> None:
+    paid(capsys, "r1", "r2")
+    shop.books.clear()  # the far system has lost both
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    scraped: list[dict[tuple[str, ...], float]] = []
+
+    def scrape() -> None:
+        try:
+            while True:
+                with suppress(OSError):
+                    url = f"http://127.0.0.1:{port}/metrics"
+                    with urllib.request.urlopen(url, timeout=10) as answer:
+                        scraped.append(samples(answer.read().decode()))
+                    if scraped[-1]["refold_reconcile_rounds_total", "done"] >= 2:
+                        return
+                threading.Event().wait(0.05)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=scrape)
+    thread.start()
+    looking = (*RECONCILE, "--every", "1s", "--metrics-port", str(port))
+    found = main([*looking, "--json", "--log", URL])
+    thread.join()
+    out, err = capsys.readouterr()
+    assert f"metrics at http://127.0.0.1:{port}/metrics" in err
+    looks = [json.loads(line) for line in out.splitlines()]
+    assert len(looks[0]["findings"]) == 2
+    assert found == (1 if looks[-1]["findings"] else 0)
+    last = scraped[-1]
+    assert last["refold_reconcile_findings_total", "missing"] == 2
+    assert last["refold_reconcile_findings_total", "conflict"] == 0
+    assert last["refold_reconcile_rounds_total", "failed"] == 0
+    assert last["refold_reconcile_asked_total",] >= 2
+    named = {m.name for m in CATALOGUE if m.of == "reconcile"}
+    assert named <= {name for name, *_ in last}
+
+
+def samples(text: str) -> dict[tuple[str, ...], float]:
+    """By name and the values of labels."""
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
@@ -156,6 +211,7 @@ def test_a_window_without_effects(capsys: Capture, shop: Any) -> None:
         ((*RECONCILE, "--every", "1h", "--until", "1h"), "R518", "leave out --until"),
         ((*RECONCILE, "--since", "1h", "--until", "2h"), "R518", "the window is empty"),
         ((*RECONCILE, "--accept", "f-1"), "R518", "stands alone"),
+        ((*RECONCILE, "--metrics-port", "0"), "R518", "give --every, too"),
         (("reconcile", "--accept", "f-1"), "R821", "has a finding"),
         (("reconcile", "nosuch:app"), "R516", "nosuch"),
     ],

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from refold import App, Effect, NotDone, Policy, RunContext
 from refold.client import Client, RunHandle
+from refold.engine import decide, intake
 from refold.log import Topic
 from refold.log.memory import (
     Answer,
@@ -26,8 +27,8 @@ from refold.log.memory import (
 from refold.worker import Worker
 from refold_projections.fold import NO_CLAIM, PartitionFold, boundary
 from refold_schemas.codec import Codec
-from refold_schemas.commands import StartRun
-from refold_schemas.errors import BadRunId, ValueRefused
+from refold_schemas.commands import TEXT_CHARS_MAX, WHY_CHARS_MAX, StartRun
+from refold_schemas.errors import BadCommandText, BadRunId, ValueRefused
 from refold_schemas.errors.cli import (
     CommandRefused,
     CommandUndecided,
@@ -423,6 +424,60 @@ def test_without_a_worker_a_command_is_undecided_and_kept() -> None:
     assert caught.value.exit_code == 3
     found = play(lambda client: _appears(client, "r1"), broker=broker)
     assert found == Receipt("o1", "charge-o1")
+
+
+LONG = 5_000
+
+
+@pytest.mark.parametrize(
+    ("send", "field"),
+    [
+        (lambda c: c.start("shop", run_id="r1", command_id="x" * LONG), "command_id has 5,000"),
+        (lambda c: c.start("shop", run_id="r1", command_id=""), "command_id is empty"),
+        (lambda c: c.start("shop", run_id="r1", command_id="\udc80"), "command_id has half of a"),
+        (lambda c: c.start("shop", run_id="r1", by="x" * LONG), "by has 5,000"),
+        (lambda c: c.start("shop", run_id="r1", by=7), "by is int, not text"),
+        (lambda c: c.start("x" * LONG, run_id="r1"), "run has 5,000"),
+        (lambda c: c.start("shop", run_id="r1", version="x" * LONG), "version has 5,000"),
+        (lambda c: c.resolve("r1", "x" * LONG, happened=False), "slot has 5,000"),
+        (lambda c: c.resolve("r1", "charge#1", happened=False, why="x" * 10_001), "why has 10,001"),
+        (lambda c: c.retry("r1", slot="x" * LONG), "slot has 5,000"),
+        (lambda c: c.retry("r1", why="\ud83d"), "why has half of a"),
+        (lambda c: c.cancel("r1", command_id="x" * 1_001), "command_id has 1,001"),
+    ],
+)
+def test_a_text_that_no_worker_takes_is_refused_before_anything_is_sent(
+    send: Callable[[Client], Awaitable[object]], field: str
+) -> None:
+    broker = MemoryBroker("shop")
+
+    async def alone() -> None:
+        log = MemoryLog(broker=broker)
+        await log.open(create=True)
+        async with Client(log) as client:
+            async with asyncio.timeout(10):  # sent, it would be waited for for ever
+                await send(client)
+
+    with pytest.raises(BadCommandText, match=field) as caught:
+        asyncio.run(alone())
+    assert (caught.value.code, caught.value.exit_code) == ("R104", 2)
+    assert not broker.records(Topic.COMMANDS, 0)
+
+
+def test_texts_as_long_as_they_may_be_are_decided() -> None:
+    async def scene(client: Client) -> None:
+        full = "x" * TEXT_CHARS_MAX
+        await client.start("shop", Order(id="o1"), run_id="r1", command_id=full, by=full)
+        await client.handle("r1").result()
+        other = "y" * TEXT_CHARS_MAX
+        with pytest.raises(RunOver):
+            await client.cancel("r1", command_id=other, by=full, why="x" * WHY_CHARS_MAX)
+
+    play(scene)
+
+
+def test_the_limits_of_texts_are_those_that_a_worker_decides_by() -> None:
+    assert (TEXT_CHARS_MAX, WHY_CHARS_MAX) == (decide.ID_MAX, intake.WHY_MAX)
 
 
 async def _appears(client: Client, run_id: str) -> object:

@@ -158,6 +158,9 @@ def test_the_card_of_a_doubt_names_evidence_wait_and_the_commands_that_settle_it
         "an owner counts from its own claim"
     )
     assert card["command_absent"] == "refold resolve 'order 1' 'charge#1' --did-not-happen"
+    rows.run["run_id"] = "-7"
+    (hyphen,) = run_view.doubts_of(rows, {})
+    assert hyphen["command_absent"] == "refold resolve --did-not-happen -- -7 'charge#1'"
     assert not card["self_settling"]
     (again,) = run_view.doubts_of(
         rows, {"slot": "charge#1", "happened": "no", "why": "I have seen it"}

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from refold.client.words import is_ours
 from refold_projections.fold import LedgerEntry, RunState, Stamp, evolve, ledger
 from refold_schemas.events import (
     EvidenceConflict,
@@ -124,6 +125,18 @@ def test_a_failure_that_ended_the_run_is_retried_while_its_key_lives() -> None:
     accept = ["reconcile", "--accept", finding_id("r 1", "key-1", "unexpected"), "--why", "TEXT"]
     assert commanded(60_000, 61_001) == accept  # the far system may have forgotten the key
     assert commanded(0, 1_002) == accept
+
+
+@pytest.mark.parametrize("answer", ["same", "absent"])
+def test_what_settles_a_run_whose_id_begins_with_a_hyphen_can_be_typed(answer: str) -> None:
+    (entry,) = ledger(state_after(*ENDS["in_doubt"]), CLAIM)
+    state = state_after(*ENDS["in_doubt"])
+    entry = entry._replace(run_id="-7")
+    recorded = Recorded(encode_value("r-1"))
+    said = judge(state, state.slots["pay#1"], entry, ANSWERS[answer], recorded, str, 100_000)
+    (one,) = said.findings
+    assert shlex.split(one.command)[-3:] == ["--", "-7", "pay#1"]
+    assert is_ours(one.command)
 
 
 def test_a_result_that_is_not_there_to_compare_is_unknown_and_its_presence_agrees() -> None:

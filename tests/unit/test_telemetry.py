@@ -10,7 +10,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from refold.live.answers import routes
 from refold.live.embedded import EmbeddedFigures
 from refold.live.metrics import figure_samples
 from refold.log.memory import MemoryBroker, MemoryLog
+from refold.log.port import Ack, Entry, Topic
 from refold.telemetry import BY_NAME, CATALOGUE, Sample
 from refold.telemetry.exposition import exposition
 from refold.telemetry.lines import hide, open_lines
@@ -127,6 +128,51 @@ async def work_and_scrape() -> tuple[bytes, list[Sample], dict[str, Any]]:
     await asyncio.wait({counting})
     await log.close()
     return text, samples, shown
+
+
+def test_a_run_counts_once_its_start_is_durable() -> None:
+    """A run whose start is not acknowledged may never have been."""
+
+    begun, answers = asyncio.Event(), asyncio.Event()
+
+    class Late(MemoryLog):
+        """The answer to the append of a start does not come before it is asked for."""
+
+        async def append(self, topic: Topic, partition: int, entries: Sequence[Entry]) -> Ack:
+            ack = await super().append(topic, partition, entries)
+            if topic is Topic.EVENTS and any(entry.key == b"order-1" for entry in entries):
+                begun.set()
+                await answers.wait()
+            return ack
+
+    async def main() -> None:
+        broker = MemoryBroker("runs", partition_count=1)
+        log, others = Late(broker=broker), MemoryLog(broker=broker)
+        await log.open(create=True)
+        await others.open(create=True)
+        worker = Worker(app, log)
+        serving = asyncio.create_task(worker.run())
+        loop = asyncio.get_running_loop()
+        scrape = exposition([WorkerMetrics(worker, loop)])
+
+        async def runs() -> float:
+            found = values(await asyncio.to_thread(scrape), "refold_worker_runs")
+            return found["0",]
+
+        async with Client(others) as client:
+            await (await client.start("order", 1, run_id="order-0")).result()
+            starting = asyncio.create_task(client.start("order", 1, run_id="order-1"))
+            await begun.wait()
+            assert await runs() == 1
+            answers.set()
+            await (await starting).result()
+            assert await runs() == 2
+        worker.stop()
+        await serving
+        await log.close()
+        await others.close()
+
+    asyncio.run(main())
 
 
 def fetch(server: Server, path: str) -> bytes:

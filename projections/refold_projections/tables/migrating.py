@@ -2,10 +2,14 @@
 
 A migration is a folder: `before.sql` and `after.sql` for the views' schema, `set.sql` once for each
 set. In them `@schema@` and `@set@` stand for schemas, `@name@` for `a` or `b`. Released ones never
-change.
+change. What it makes or drops begins a line (`create view @schema@.NAME`), a comment is one line.
+
+A view that somebody has dropped is made again: it holds nothing. Of a table that is gone, nobody
+knows what else is.
 """
 
 import hashlib
+import re
 from collections.abc import Iterator
 from importlib.resources import files
 from typing import NamedTuple
@@ -17,6 +21,9 @@ from refold_schemas.errors.tables import DatabaseRefused, TablesDiffer, TablesMi
 LOCK = 0x7265_666F_6C64
 """Of the advisory lock that whoever creates or migrates holds: `refold` in ASCII."""
 PARTS = ("before.sql", "set.sql", "after.sql")
+_MADE = re.compile(r"^(create|drop) (table|view|function) (\w+)\.(\w+)", re.MULTILINE)
+_VIEW = r"^create view {name} as$.*?;$"
+_COMMENT = r"^comment on (?:view {name}|column {name}\.\S+) is .*;$"
 
 
 class Migration(NamedTuple):
@@ -88,6 +95,73 @@ async def migrate(connection: Connection, names: Names) -> tuple[int, ...]:
     return tuple(applied)
 
 
+async def restore(connection: Connection, names: Names) -> tuple[str, ...]:
+    """Make views again that somebody has dropped, and return their names; rights on them are gone.
+
+    Call it after `migrate`. Raises TablesDiffer where more than views is gone.
+    """
+    async with connection.transaction():
+        await connection.execute("select pg_advisory_xact_lock($1)", LOCK)
+        lost = await lost_views(connection, names)
+        for view in lost:
+            for statement in _statements_of(view, names):
+                await connection.execute(statement)
+    return lost
+
+
+async def lost_views(connection: Connection, names: Names) -> tuple[str, ...]:
+    """The views that were made, and are there no more, in the order in which they are made.
+
+    Raises TablesDiffer where a table or a function is gone.
+    """
+    rows = await connection.fetch(
+        "select case when relkind = 'v' then 'view' else 'table' end, nspname::text, relname::text "
+        "from pg_class c join pg_namespace n on n.oid = c.relnamespace "
+        "where relkind in ('r', 'p', 'v') and nspname = any($1) "
+        "union all select 'function', nspname::text, proname::text "
+        "from pg_proc p join pg_namespace n on n.oid = p.pronamespace where nspname = any($1)",
+        [names.schema, *map(names.of_set, SETS)],
+    )
+    there = {tuple(row) for row in rows}
+    lost = [one for one in _made(names) if one not in there]
+    for kind, schema, name in lost:
+        if kind != "view":
+            raise TablesDiffer(
+                names.schema,
+                f"{kind} {schema}.{name} is gone",
+                next="drop what is left of them (schemas "
+                f"{' and '.join(map(names.of_set, SETS))}, and refold_* and v1_* in "
+                f"{names.schema}): `refold projector` makes and fills them anew from the log",
+            )
+    return tuple(name for _, _, name in lost)
+
+
+def _made(names: Names) -> list[tuple[str, str, str]]:
+    """What all migrations leave behind: kind, schema and name."""
+    made: dict[tuple[str, str, str], None] = {}
+    for one in migrations():
+        for statement in one.statements(names):
+            for verb, *what in _MADE.findall(statement):
+                kind, schema, name = what
+                made.pop((kind, schema, name), None)
+                if verb == "create":
+                    made[kind, schema, name] = None
+    return list(made)
+
+
+def _statements_of(view: str, names: Names) -> Iterator[str]:
+    """What makes the view as the last migration has it that does, with its comments."""
+    name = re.escape(f"{names.schema}.{view}")
+    for one in reversed(migrations()):
+        text = _filled(one.after, names)
+        made = re.search(_VIEW.format(name=name), text, re.MULTILINE | re.DOTALL)
+        if made is not None:
+            yield made.group()
+            yield from re.findall(_COMMENT.format(name=name), text, re.MULTILINE)
+            return
+    raise LookupError(view)
+
+
 async def pending(connection: Connection, names: Names) -> tuple[int, ...]:
     """The numbers of migrations that `migrate` would apply. Raises TablesDiffer."""
     there = await connection.fetchval(
@@ -103,6 +177,9 @@ async def check(connection: Connection, names: Names) -> None:
     missing = await pending(connection, names)
     if missing:
         raise TablesMissing(names.schema, missing)
+    lost = await lost_views(connection, names)
+    if lost:
+        raise TablesMissing(names.schema, views=lost)
 
 
 async def _pending(connection: Connection, names: Names) -> tuple[Migration, ...]:

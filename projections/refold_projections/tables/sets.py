@@ -8,7 +8,7 @@ from refold_projections.tables.database import Connection, Pool
 from refold_projections.tables.migrating import LOCK
 from refold_projections.tables.names import Names
 from refold_projections.tables.shapes import TABLES
-from refold_projections.tables.store import live_of
+from refold_projections.tables.store import Live, live_of
 from refold_schemas.errors.tables import DatabaseUnavailable, RebuildUnderWay
 
 EMPTY_WITHIN_S = 60.0
@@ -95,6 +95,16 @@ async def empty(pool: Pool, names: Names, of_set: str) -> None:
                     raise DatabaseUnavailable(database.shown(pool.url), reason) from error
                 raise
         await asyncio.sleep(0.2)
+
+
+async def live_once_decided(connection: Connection, names: Names) -> Live:
+    """The live set, behind a swap whose end nobody has seen: its row is locked until then.
+
+    Raises as `live_of`, and what says that it has not ended in time.
+    """
+    async with connection.transaction():
+        await connection.fetch(f"select 1 from {names.schema}.refold_live for update")
+        return await live_of(connection, names)
 
 
 async def swap(connection: Connection, names: Names, of_set: str) -> int:

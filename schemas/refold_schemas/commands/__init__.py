@@ -1,5 +1,12 @@
-"""What is asked: the command classes, their Avro schemas beside them."""
+"""What is asked: the command classes, their Avro schemas beside them, and how long texts may be."""
 
+from refold_schemas.commands.limits import (
+    TEXT_CHARS_MAX,
+    WHY_CHARS_MAX,
+    chars_max,
+    check_texts,
+    too_long,
+)
 from refold_schemas.commands.types import (
     CancelRun,
     Command,
@@ -9,4 +16,16 @@ from refold_schemas.commands.types import (
     StartRun,
 )
 
-__all__ = ["CancelRun", "Command", "RecordFinding", "ResolveStep", "RetryRun", "StartRun"]
+__all__ = [
+    "TEXT_CHARS_MAX",
+    "WHY_CHARS_MAX",
+    "CancelRun",
+    "Command",
+    "RecordFinding",
+    "ResolveStep",
+    "RetryRun",
+    "StartRun",
+    "chars_max",
+    "check_texts",
+    "too_long",
+]

@@ -54,10 +54,11 @@ from refold_schemas.errors.run import (
     StepOutsideRun,
     ValueTooLarge,
 )
-from refold_schemas.errors.values import BadRunId, ValueRefused, ValueUnreadable
+from refold_schemas.errors.values import BadCommandText, BadRunId, ValueRefused, ValueUnreadable
 
 __all__ = [
     "AppendUnknown",
+    "BadCommandText",
     "BadRunId",
     "BatchRefused",
     "BatchTooLarge",

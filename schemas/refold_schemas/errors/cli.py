@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 from refold_schemas.errors.base import RefoldError, told
+from refold_schemas.errors.shell import shell_arguments, shell_line
 from refold_schemas.errors.texts import text_of
 
 
@@ -18,13 +19,13 @@ class RunFailedError(RefoldError):
         self.run_id, self.type_name, self.detail = run_id, type_name, detail
         inner = told(detail)
         first = inner.next or (
-            f"read `refold history {run_id}` and repair the cause (a refusal of the far system, "
-            "a defect in run code)"
+            f"read `{shell_line('refold history', run_id)}` and repair the cause (a refusal of the "
+            "far system, a defect in run code)"
         )
         super().__init__(
             f"run {run_id} failed: {type_name}: {inner.brief}",
             kept="every recorded step of it",
-            next=f"{first}; then `refold retry {run_id}`",
+            next=f"{first}; then `{shell_line('refold retry', run_id)}`",
         )
 
 
@@ -87,7 +88,7 @@ class CommandRefused(RefoldError):
         super().__init__(
             f"{command} for run {run_id} was refused ({reason}): {because}",
             kept=f"{kept}; " + ("the refusal is recorded" if sent else "nothing was sent"),
-            next=advice.replace("RUN_ID", run_id),
+            next=advice.replace("RUN_ID", shell_arguments(run_id)),
         )
 
 
@@ -227,19 +228,29 @@ class CommandUndecided(RefoldError):
             f"no worker has taken {command} for run {run_id} within {waited_ms / 1000:g} s",
             kept=f"the command ({command_id}); it stands in the log and is applied once",
             next="see that a worker runs (`refold worker MODULE:APP`, `refold doctor`), then ask "
-            f"`refold boundary {run_id}`",
+            f"`{shell_line('refold boundary', run_id)}`",
         )
 
 
 class CommandUnknown(RefoldError):
-    """The log did not say whether it has the command."""
+    """The log did not say whether it has the command; `stored`: it has, its decision is unknown."""
 
     code: ClassVar[str] = "R513"
     exit_code: ClassVar[int] = 4
 
-    def __init__(self, run_id: str, command: str, command_id: str, reason: str) -> None:
+    def __init__(
+        self, run_id: str, command: str, command_id: str, reason: str, *, stored: bool = False
+    ) -> None:
         self.run_id, self.command, self.command_id = run_id, command, command_id
-        self.reason = reason
+        self.reason, self.stored = reason, stored
+        if stored:
+            super().__init__(
+                f"it is not known what became of {command} for run {run_id}: {reason}",
+                kept=f"the command {command_id}; a repeat under the same id is applied once",
+                next="look at the run, or repeat the command with the same command_id "
+                "(a start: with the same run id and input)",
+            )
+            return
         super().__init__(
             f"it is not known whether the log has {command} for run {run_id}: {reason}",
             kept=f"perhaps the command {command_id}; a repeat under the same id is applied once",
@@ -274,7 +285,7 @@ class ResultNotThere(RefoldError):
             f"run {run_id} has not ended within {waited_ms / 1000:g} s"
             + (f": {sentence}" if sentence else ""),
             kept="the run, which goes on",
-            next=f"wait longer, or ask `refold why {run_id}`",
+            next=f"wait longer, or ask `{shell_line('refold why', run_id)}`",
         )
 
 

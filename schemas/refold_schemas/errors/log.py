@@ -289,7 +289,7 @@ class PartitionsRaised(LogUnavailable):
             f"the partition count of its topics was changed: {counts}; {known}",
             kept="everything: nothing is routed by another count, and every run can be read",
             next="`refold namespace upgrade` adopts the new partitions (--dry-run says what it "
-            "would do): runs stay where they are; then start the workers again",
+            "would do): runs stay where they are; then start workers and projectors again",
         )
 
 

@@ -12,12 +12,13 @@ class DatabaseUnavailable(RefoldError):
     code: ClassVar[str] = "R601"
     exit_code: ClassVar[int] = 4
 
-    def __init__(self, url: str, reason: str) -> None:
+    def __init__(self, url: str, reason: str, *, kept: str = "", next: str = "") -> None:
         self.url, self.reason = url, reason
         super().__init__(
             f"the database {url} cannot be reached: {reason}",
-            kept="the log, which is the truth; what the tables said stays until it is back",
-            next="check REFOLD_DATABASE_URL and that Postgres runs (`refold devstack status`)",
+            kept=kept or "the log, which is the truth; what the tables said stays until it is back",
+            next=next
+            or "check REFOLD_DATABASE_URL and that Postgres runs (`refold devstack status`)",
         )
 
 
@@ -57,11 +58,15 @@ class TablesMissing(RefoldError):
     code: ClassVar[str] = "R604"
     exit_code: ClassVar[int] = 4
 
-    def __init__(self, schema: str, numbers: Sequence[int]) -> None:
-        self.schema, self.numbers = schema, tuple(numbers)
-        listed = ", ".join(map(str, self.numbers))
+    def __init__(
+        self, schema: str, numbers: Sequence[int] = (), *, views: Sequence[str] = ()
+    ) -> None:
+        """`views`: they were made, and somebody has dropped them."""
+        self.schema, self.numbers, self.views = schema, tuple(numbers), tuple(views)
+        lost = f"view {', '.join(views)}, which somebody has dropped"
+        listed = f"migration {', '.join(map(str, self.numbers))}" if self.numbers else lost
         super().__init__(
-            f"the tables in schema {schema} lack migration {listed}",
+            f"the tables in schema {schema} lack {listed}",
             kept="everything as it is",
             next="`refold projections migrate`, or start `refold projector`, which does it too",
         )
@@ -73,12 +78,13 @@ class TablesDiffer(RefoldError):
     code: ClassVar[str] = "R605"
     exit_code: ClassVar[int] = 4
 
-    def __init__(self, schema: str, reason: str) -> None:
+    def __init__(self, schema: str, reason: str, *, next: str = "") -> None:
         self.schema, self.reason = schema, reason
         super().__init__(
             f"the tables in schema {schema} are not ours: {reason}",
             kept="everything as it is; nothing was written",
-            next="start the version that made them, or give this one a schema of its own "
+            next=next
+            or "start the version that made them, or give this one a schema of its own "
             "(--schema NAME)",
         )
 

@@ -62,3 +62,21 @@ class BadRunId(RefoldError, ValueError):
             kept="nothing was started",
             next="choose 1 to 200 characters, none of them a control character",
         )
+
+
+class BadCommandText(RefoldError, ValueError):
+    """A text of a command is longer than allowed, or is none; nothing was sent.
+
+    `command` is the command's kind, `reason` names the field.
+    """
+
+    code: ClassVar[str] = "R104"
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, run_id: str, command: str, reason: str) -> None:
+        self.run_id, self.command, self.reason = run_id, command, reason
+        super().__init__(
+            f"{command} for run {run_id} is refused: {reason}",
+            kept="nothing was sent",
+            next="send it with a text that fits; docs/commands.md has the limits",
+        )

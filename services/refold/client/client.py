@@ -3,7 +3,8 @@
 import asyncio
 import uuid
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import Self, get_args
@@ -23,7 +24,7 @@ from refold.log.routing import routing_count
 from refold.settings import LOG_DEFAULT
 from refold.settings.registry import open_registry
 from refold.settings.signing import Signer, open_signer
-from refold_projections.fold import Finding
+from refold_projections.fold import Finding, RunState
 from refold_schemas.codec import Codec
 from refold_schemas.commands import (
     CancelRun,
@@ -32,9 +33,13 @@ from refold_schemas.commands import (
     ResolveStep,
     RetryRun,
     StartRun,
+    check_texts,
 )
+from refold_schemas.errors import RefoldError
 from refold_schemas.errors.cli import (
     REFUSALS,
+    ClientClosed,
+    CommandIdReused,
     CommandRefused,
     CommandUndecided,
     CommandUnknown,
@@ -42,7 +47,7 @@ from refold_schemas.errors.cli import (
 )
 from refold_schemas.errors.log import LogUrlInvalid, OffsetOutOfRange
 from refold_schemas.events import CommandRejected
-from refold_schemas.values import check_run_id, encode_value
+from refold_schemas.values import canon_of, check_run_id, encode_value
 
 BY_DEFAULT = "client"
 CALLERS_AT_ONCE = 64
@@ -302,6 +307,7 @@ class Client(Questions):
 
         `within` counts from the call: it is the time for the log and for the owner together.
         """
+        check_texts(command)
         loop = asyncio.get_running_loop()
         begun = loop.time()
         partition = self.partition_of(command.run_id)
@@ -319,11 +325,11 @@ class Client(Questions):
         decided = tail.expect(command.command_id)
         try:
             if within is None:
-                await outbox.send(command)
+                offset = await outbox.send(command)
                 self.sent[type(command).__name__] += 1
             else:
                 left_s = within.total_seconds() - (loop.time() - begun)
-                sending = outbox.send(command)
+                sending = asyncio.ensure_future(outbox.send(command))
                 if not await done_within(sending, timedelta(seconds=max(left_s, SEND_MIN_S))):
                     raise CommandUnknown(
                         command.run_id,
@@ -331,23 +337,70 @@ class Client(Questions):
                         command.command_id,
                         f"it had not answered within {max(within.total_seconds(), SEND_MIN_S):g} s",
                     )
+                offset = sending.result()
                 self.sent[type(command).__name__] += 1
-                left_s = within.total_seconds() - (loop.time() - begun)
-                await asyncio.wait({decided}, timeout=max(left_s, 0.0))
-                if not decided.done():
-                    raise CommandUndecided(
-                        command.run_id,
-                        type(command).__name__,
-                        command.command_id,
-                        within // timedelta(milliseconds=1),
-                    )
-            # Others may wait for the same decision: one that gives up takes it from nobody.
-            decision = await asyncio.shield(decided)
+            decision = await self._read_decision(command, decided, within, begun)
         finally:
             tail.forget(command.command_id, decided)
+        while decision is None:
+            with _sent(command):
+                await tail.begin()
+            decided = tail.expect(command.command_id)
+            try:
+                with _sent(command):
+                    decision = await self._passed_over(command, partition, offset)
+                if decision is None:  # not decided yet: it is read by the new future
+                    decision = await self._read_decision(command, decided, within, begun)
+            finally:
+                tail.forget(command.command_id, decided)
         if isinstance(decision.event, CommandRejected) and decision.event.reason == "duplicate":
             return await self._first_decision(command, partition, decision)
         return decision
+
+    async def _read_decision(
+        self,
+        command: Command,
+        decided: "asyncio.Future[Decision]",
+        within: timedelta | None,
+        begun: float,
+    ) -> Decision | None:
+        """The decision that the tail has read; None where the log was trimmed before it could.
+
+        Raises CommandUndecided, CommandUnknown.
+        """
+        kind = type(command).__name__
+        if within is not None:
+            left_s = within.total_seconds() - (asyncio.get_running_loop().time() - begun)
+            await asyncio.wait({decided}, timeout=max(left_s, 0.0))
+            if not decided.done():
+                ms = within // timedelta(milliseconds=1)
+                raise CommandUndecided(command.run_id, kind, command.command_id, ms)
+        with _sent(command), suppress(OffsetOutOfRange):
+            # Others may wait for the same decision: one that gives up takes it from nobody.
+            return await asyncio.shield(decided)
+        return None
+
+    async def _passed_over(self, command: Command, partition: int, offset: int) -> Decision | None:
+        """What was decided among records that were trimmed unread; None: nothing yet.
+
+        `offset` is the command's own. Raises CommandUnknown where it was decided, and neither log
+        nor checkpoint says how.
+        """
+        state, fold = await self._reader(partition).of_run(command.run_id)
+        if offset >= fold.position.command_next or offset in fold.parked:
+            return None
+        unread = CommandRejected(command.command_id, "", offset, "duplicate", "archived", None)
+        nothing = Decision(unread, -1, None)
+        found = await self._first_decision(command, partition, nothing)
+        if found is not nothing or (state is not None and _is_granted(state, command)):
+            return found
+        raise CommandUnknown(
+            command.run_id,
+            type(command).__name__,
+            command.command_id,
+            "it was decided, and the decision was trimmed from the log before it was read",
+            stored=True,
+        )
 
     async def _first_decision(
         self, command: Command, partition: int, repeated: Decision
@@ -368,6 +421,30 @@ class Client(Questions):
                     check_same(command, event)
                     return Decision(event, record.offset, None)  # type: ignore[arg-type]
         return repeated
+
+
+@contextmanager
+def _sent(command: Command) -> Iterator[None]:
+    """The log has the command: what keeps us from reading its decision does not say that it failed.
+
+    Raises CommandUnknown for it.
+    """
+    try:
+        yield
+    except (ClientClosed, CommandIdReused, CommandUnknown):
+        raise
+    except RefoldError as error:
+        kind = type(command).__name__
+        raise CommandUnknown(
+            command.run_id, kind, command.command_id, error.message, stored=True
+        ) from error
+
+
+def _is_granted(state: RunState, command: Command) -> bool:
+    """Whether the run is as the command wants it, whoever asked for it first."""
+    if isinstance(command, StartRun):
+        return state.run == command.run and canon_of(state.input) == canon_of(command.input)
+    return isinstance(command, CancelRun) and state.cancel is not None
 
 
 def _new_id(command_id: str | None) -> str:

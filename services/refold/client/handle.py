@@ -55,13 +55,13 @@ class RunHandle:
         client = self._client
         partition = client.partition_of(self.run_id)
         tail = client._tail(partition)
-        await tail.begin()
         if self._life is None:
             self._life = tail.life(self.run_id)
         life = self._life
         if life.ended is not None and life.ended.status == "failed":
             life.known = False  # a failed run may have been resumed since: look again
         while True:
+            await tail.begin()  # anew where the log was trimmed while we waited
             if not life.known:
                 state, fold = await client._reader(partition).of_run(self.run_id)
                 if state is None:

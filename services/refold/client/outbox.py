@@ -34,7 +34,7 @@ REPEAT_MS = 30_000
 class _Sending(NamedTuple):
     entry: Entry
     command: Command
-    done: "asyncio.Future[None]"
+    done: "asyncio.Future[int]"
 
 
 class Outbox:
@@ -49,8 +49,8 @@ class Outbox:
         self._task: asyncio.Task[None] | None = None
         self._closed = False
 
-    async def send(self, command: Command) -> None:
-        """Append `command` and return when the log has it.
+    async def send(self, command: Command) -> int:
+        """Append `command` and return its offset when the log has it; a copy may stand before it.
 
         Raises BatchTooLarge before anything is sent; LogUnavailable where it is certain that
         nothing was stored; CommandUnknown where the log gave no answer for REPEAT_MS.
@@ -74,7 +74,7 @@ class Outbox:
         self._waiting.append(sending)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._drain(), name=f"outbox-{self._partition}")
-        await asyncio.shield(sending.done)
+        return await asyncio.shield(sending.done)
 
     async def close(self) -> None:
         """Wait a little for what is under way; what waits behind it hears that it was not sent."""
@@ -111,21 +111,21 @@ class Outbox:
         batch, self._waiting = self._waiting[:count], self._waiting[count:]
         return batch
 
-    async def _append(self, batch: list[_Sending]) -> BaseException | None:
-        """None when stored; an error that is certain; _NoAnswer when it stays unknown."""
+    async def _append(self, batch: list[_Sending]) -> BaseException | int:
+        """The offset where stored; an error that is certain; _NoAnswer when it stays unknown."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + REPEAT_MS / 1000
         pause = 0.05
         while True:
             said = await self._try(batch)
-            if said is None or not isinstance(said, _NoAnswer):
+            if not isinstance(said, _NoAnswer):
                 return said
             if loop.time() + pause >= deadline or self._closed:
                 return said
             await asyncio.sleep(pause)
             pause = min(2 * pause, 2.0)
 
-    async def _try(self, batch: list[_Sending]) -> BaseException | None:
+    async def _try(self, batch: list[_Sending]) -> BaseException | int:
         entries = [sending.entry for sending in batch]
         append = asyncio.ensure_future(self._log.append(Topic.COMMANDS, self._partition, entries))
         # Not wait_for: it may swallow a cancellation that arrives with the answer.
@@ -148,9 +148,8 @@ class Outbox:
             return _NoAnswer(error.message)
         except Exception as error:  # no port error: nobody can tell what became of the batch
             return _NoAnswer(f"{type(error).__name__}: {error}")
-        if ack.stored_at is None:
-            return _NoAnswer("the log answered without an offset")
-        return None
+        offset = ack.stored_at
+        return _NoAnswer("the log answered without an offset") if offset is None else offset
 
 
 class _NoAnswer(Exception):
@@ -163,23 +162,23 @@ def _drop(append: "asyncio.Future[Ack]") -> None:
         append.exception()
 
 
-def _tell_all(batch: list[_Sending], error: BaseException | None) -> None:
-    for sending in batch:
-        if isinstance(error, _NoAnswer):
+def _tell_all(batch: list[_Sending], said: BaseException | int) -> None:
+    for at, sending in enumerate(batch):
+        if isinstance(said, _NoAnswer):
             command = sending.command
             unknown = CommandUnknown(
-                command.run_id, type(command).__name__, command.command_id, str(error)
+                command.run_id, type(command).__name__, command.command_id, str(said)
             )
             _tell(sending, unknown)
         else:
-            _tell(sending, error)
+            _tell(sending, said + at if isinstance(said, int) else said)
 
 
-def _tell(sending: _Sending, error: BaseException | None) -> None:
+def _tell(sending: _Sending, said: BaseException | int) -> None:
     if sending.done.done():
         return
-    if error is None:
-        sending.done.set_result(None)
+    if isinstance(said, int):
+        sending.done.set_result(said)
     else:
-        sending.done.set_exception(error)
+        sending.done.set_exception(said)
         sending.done.exception()  # the caller may have gone: that is no fault

@@ -20,6 +20,7 @@ from refold_schemas.commands import (
 from refold_schemas.errors import SchemaUnavailable, UndecodableRecord
 from refold_schemas.errors.base import told
 from refold_schemas.errors.cli import REFUSALS, CommandRefused, RunUnknown
+from refold_schemas.errors.shell import shell_arguments
 from refold_schemas.events import CommandRejected
 
 CERTAIN = frozenset({"unknown_run", "run_ended"})
@@ -138,7 +139,8 @@ async def _unknown(client: Client, run_id: str, zone: tzinfo, now_ms: int) -> Ru
         at = moment_near(refused.at_ms, zone, now_ms)
         said = f"its StartRun was rejected at {at} ({event.reason}): {told(event.detail).brief}"
         kind = REFUSALS.get(event.reason, CommandRefused)
-        then = kind.advice_other.get(event.reason, kind.advice).replace("RUN_ID", run_id)
+        then = kind.advice_other.get(event.reason, kind.advice)
+        then = then.replace("RUN_ID", shell_arguments(run_id))
         if event.reason in MENDED_BY_CODE:
             again = f"`refold commands republish {partition} {event.command_offset}`"
             then += f"; or, if the worker's code was wrong, deploy it and {again}"

@@ -9,11 +9,10 @@ from refold.client.client import Client
 from refold.client.orders import OrderRecord, decided_before, letters_of, raw_of, rejected_at
 from refold.client.outbox import Outbox
 from refold.client.pending import decided, is_certain
-from refold.engine.intake import too_long
 from refold.log import Topic
 from refold_projections.fold import RunState
 from refold_projections.fold.orders import APPLIED_BEFORE
-from refold_schemas.commands import Command, StartRun
+from refold_schemas.commands import Command, StartRun, check_texts, too_long
 from refold_schemas.errors import BadRunId, SchemaUnavailable, UndecodableRecord
 from refold_schemas.errors.cli import (
     CommandGone,
@@ -47,7 +46,8 @@ async def publish_again(client: Client, partition: int, offset: int, *, by: str 
     With a command id of its own where the run remembers that the first one was refused, and with
     `by` instead of who sent it first: whoever publishes it speaks for it now. None leaves who sent
     it, which is for those alone who sign nothing and have verified nobody. Raises
-    CommandNotRejected, CommandGone, CommandHopeless, UsageRefused, SchemaUnavailable.
+    CommandNotRejected, CommandGone, CommandHopeless, UsageRefused, SchemaUnavailable,
+    BadCommandText.
     """
     data = await _rejected_bytes(client, partition, offset)
     command = await _readable(client, data, partition, offset)
@@ -60,6 +60,7 @@ async def publish_again(client: Client, partition: int, offset: int, *, by: str 
         command = replace(command, command_id=str(uuid.uuid4()))
     if by is not None:
         command = replace(command, by=by)
+    check_texts(command)
     place = client.partition_of(command.run_id)
     outbox = Outbox(client.log, client.codec, place, client.signer)
     try:

@@ -53,7 +53,7 @@ DECISIONS = (
     *(RunCancelRequested, RunResumed, FindingRecorded),
 )
 ENDS = (RunCompleted, RunFailed, RunCancelled, RunCancelRequested, RunResumed)
-FINAL = (LogClosed, LogCorrupted, LogForeign, LogMissing, OffsetOutOfRange)
+FINAL = (LogClosed, LogCorrupted, LogForeign, LogMissing)
 """Errors of the log that waiting does not mend."""
 
 Deciding = (
@@ -184,6 +184,7 @@ class PartitionTail:
 
         Call it after `begin` and before publishing, and `forget` it once for each call. Whoever
         asks for the same id shares the future: wait for it under a shield. Raises ClientClosed.
+        It ends with OffsetOutOfRange where the log was trimmed unread: the decision may be there.
         """
         self._check_open()
         expected = self._decisions.get(command_id)
@@ -260,9 +261,11 @@ class PartitionTail:
                 if told == self._told:
                     # Nobody was waiting for what came: a busy log is not read record by record.
                     await asyncio.sleep(PACE_S)
+            except OffsetOutOfRange as error:
+                self._begun = False  # whoever comes next begins behind what was trimmed
+                self._pass_over(error)
+                return
             except FINAL as error:
-                if isinstance(error, OffsetOutOfRange):
-                    self._begun = False  # whoever comes next begins behind what was trimmed
                 self._fail(error)
                 return
             except (LogUnavailable, SchemaUnavailable) as error:
@@ -364,13 +367,29 @@ class PartitionTail:
             if concerns and record.offset >= offset and not waiter.done():
                 waiter.set_result(None)
 
-    def _fail(self, error: BaseException) -> None:
+    def _pass_over(self, error: OffsetOutOfRange) -> None:
+        """Records were trimmed unread: whoever waits looks at what the log still tells.
+
+        A decision may have stood among them, so those who wait for one get the error, and ask.
+        """
+        self._fail_decisions(error)
+        for life in list(self._lives.values()):
+            life.known = False
+            life.told()
+        for waiter in list(self._touches):
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _fail_decisions(self, error: BaseException) -> None:
         for expected in self._decisions.values():
             decision = expected.future
             if not decision.done():
                 decision.set_exception(error)
                 decision.exception()  # whoever awaits it gets it; nobody is no fault
         self._decisions.clear()
+
+    def _fail(self, error: BaseException) -> None:
+        self._fail_decisions(error)
         for life in list(self._lives.values()):
             for waiter in life.waiters:
                 if not waiter.done():

@@ -1,9 +1,9 @@
 """How long one waits, and waiting no longer, without ever swallowing a cancellation."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from refold.client.client import Client
@@ -19,7 +19,7 @@ async def patience(client: "Client", run_id: str) -> timedelta:
     return timedelta(seconds=WITHIN_ALONE_S if alone else WITHIN_S)
 
 
-async def done_within(work: Coroutine[Any, Any, object], within: timedelta | None) -> bool:
+async def done_within(work: Awaitable[object], within: timedelta | None) -> bool:
     """Whether `work` ended in time. Never wait_for, which may swallow a cancellation."""
     waiting = asyncio.ensure_future(work)
     try:

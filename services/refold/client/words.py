@@ -7,6 +7,7 @@ from refold_projections.fold import FOR_A_PERSON, Boundary, RunState, Slot, mome
 from refold_projections.fold.boundary import OpenStep
 from refold_projections.fold.state import UNSETTLED
 from refold_schemas.errors.base import told
+from refold_schemas.errors.shell import shell_line
 from refold_schemas.events import (
     AmountsDeclared,
     AttemptReported,
@@ -224,7 +225,7 @@ def explain(seen: Boundary, state: RunState, sentence: str, scene: Scene) -> Exp
             f"Evidence contradicts what was settled for {', '.join(seen.conflicts)}: refold "
             "repairs nothing there; compare the far system with the record."
         )
-        commands.append(f"{scene.refold} history {quoted(seen.run_id)}")
+        commands.append(shell_line(f"{scene.refold} history", seen.run_id))
     for finding in sorted(state.findings.values()):
         if finding.is_open:
             at = moment_near(finding.at_ms, scene.zone, scene.now_ms)
@@ -246,7 +247,7 @@ def explain(seen: Boundary, state: RunState, sentence: str, scene: Scene) -> Exp
 def _advice(seen: Boundary, state: RunState, scene: Scene, commands: list[str]) -> str:
     """What moves the run, for somebody who has read how it stands."""
     worker = f"`{scene.refold} worker MODULE:APP`"
-    retry = f"`{scene.refold} retry {quoted(seen.run_id)}`"
+    retry = f"`{shell_line(f'{scene.refold} retry', seen.run_id)}`"
     parked = state.parked
     if seen.status == "diverged":
         return (
@@ -262,7 +263,7 @@ def _advice(seen: Boundary, state: RunState, scene: Scene, commands: list[str]) 
     if seen.needs == "person" and commands:
         said = " or ".join(f"`{one}`" for one in commands)
         return f"say it with {said}, and have a worker running to take it ({worker})"
-    return f"`{scene.refold} why {quoted(seen.run_id)}`"
+    return f"`{shell_line(f'{scene.refold} why', seen.run_id)}`"
 
 
 def _doubt(
@@ -292,9 +293,9 @@ def _doubt(
             f"Its policy is {entry.policy}, and a person must say what happened: look it up in "
             "the far system by that key."
         )
-        resolve = f"{scene.refold} resolve {quoted(seen.run_id)} {quoted(entry.slot)}"
-        commands.append(f"{resolve} --happened --result JSON")
-        commands.append(f"{resolve} --did-not-happen")
+        for said_of_it in (("--happened", "--result", "JSON"), ("--did-not-happen",)):
+            resolve = f"{scene.refold} resolve"
+            commands.append(shell_line(resolve, seen.run_id, entry.slot, options=said_of_it))
     elif entry.policy == "keyed":
         said.append(
             "Its policy is keyed: the owner repeats it under the same key while the key surely "
@@ -310,14 +311,14 @@ def _doubt(
 def _by_status(
     seen: Boundary, state: RunState, scene: Scene, said: list[str], commands: list[str]
 ) -> None:
-    run_id = quoted(seen.run_id)
+    retry = shell_line(f"{scene.refold} retry", seen.run_id)
     at = moment_near(state.changed_ms, scene.zone, scene.now_ms)
     match seen.status:
         case "completed":
             said.append(f"It completed at {at}; nothing is left to do.")
         case "failed":
             said.append(f"It failed at {at}: {seen.reason}. Nothing of it moves by itself.")
-            commands.append(f"{scene.refold} retry {run_id}")
+            commands.append(retry)
         case "cancelled":
             said.append(f"It was cancelled; its end was recorded at {at}.")
         case "diverged":
@@ -326,10 +327,10 @@ def _by_status(
                 "goes on by itself when a worker with matching code owns it; "
                 f"`{scene.refold} retry` makes the present one compare again."
             )
-            commands.append(f"{scene.refold} retry {run_id}")
+            commands.append(retry)
         case "blocked":
             said.append("No live worker can continue it as it is.")
-            commands.append(f"{scene.refold} retry {run_id}")
+            commands.append(retry)
         case "waiting" if seen.wakes_ms is not None:
             wakes = moment_near(seen.wakes_ms, scene.zone, scene.now_ms)
             said.append(f"It waits for a timer and goes on by itself at {wakes}.")
@@ -346,13 +347,6 @@ def _by_status(
             if seen.wakes_ms is not None:
                 wakes = moment_near(seen.wakes_ms, scene.zone, scene.now_ms)
                 said.append(f"The next timer of it is due at {wakes}.")
-
-
-def quoted(text: str) -> str:
-    """A text as an argument of a shell."""
-    import shlex
-
-    return shlex.quote(text)
 
 
 def is_ours(command: str) -> bool:

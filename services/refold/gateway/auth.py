@@ -123,18 +123,26 @@ async def identify(request: Request, gateway: Gateway) -> Caller:
     ProviderUnavailable."""
     if gateway.settings.insecure:
         return Caller(gateway.settings.insecure_who, frozenset({Role.ADMIN}), INSECURE)
-    address = request.client.host if request.client is not None else "?"
-    wait_s = gateway.failures.wait_s(address)
-    if wait_s:
-        gateway.counted.rate_limited[FAILURES] += 1
-        raise RateLimited(f"{address} with refused tokens", gateway.failures.per_s, wait_s)
     try:
         return await _identified(request, gateway)
     except NotAuthenticated:
-        gateway.counted.unauthenticated += 1
         if "authorization" in request.headers or COOKIE in request.cookies:
-            gateway.failures.take(address)  # somebody may be guessing; who brings nothing is not
+            count_refused(request, gateway)  # who brings nothing is not guessing
+        gateway.counted.unauthenticated += 1
         raise
+
+
+def count_refused(request: Request, gateway: Gateway) -> None:
+    """Count a refused token of the request's address. Raises RateLimited.
+
+    Not before it is refused: behind one address (a proxy, an office) others have good ones, and
+    no wait is needed against guessing at 32 random bytes, only against being asked too much.
+    """
+    address = request.client.host if request.client is not None else "?"
+    wait_s = gateway.failures.take(address)
+    if wait_s:
+        gateway.counted.rate_limited[FAILURES] += 1
+        raise RateLimited(f"{address} with refused tokens", gateway.failures.per_s, wait_s)
 
 
 async def _identified(request: Request, gateway: Gateway) -> Caller:

@@ -27,6 +27,8 @@ READ_SIZE = 64 << 10
 TOKEN_MAX = 16 << 10
 STALE_S = 3600.0
 """How long keys are used while the provider does not answer."""
+PATIENCE_S = 1.0
+"""How long whoever has a known key waits for the set to be read again, from when that began."""
 REQUIRED = ["exp", "iss", "aud"]
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -96,7 +98,10 @@ class Oidc:
         self._read_s: float | None = None
         self._asked_s = float("-inf")
         self._problem = ""
-        self._lock = asyncio.Lock()
+        self._reading: asyncio.Task[None] | None = None
+        """The one fetch that is under way, or was the last."""
+        self._reading_s = 0.0
+        """When that began, on the loop's clock."""
 
     async def verify(self, text: str) -> Caller:
         """The caller of a JWT. Raises NotAuthenticated, ProviderUnavailable."""
@@ -149,21 +154,38 @@ class Oidc:
         return Caller(who, roles, f"oidc {who}", None, expires_s)
 
     async def _key(self, key_id: str) -> _Key:
-        if self._is_fresh() and key_id in self._keys:
+        if not (self._is_fresh() and key_id in self._keys):
+            # Callers whose key is known wait for the provider no longer than it usually takes:
+            # one that hangs must not hold up everybody.
+            known = key_id in self._keys and self._is_usable()
+            await self._read_again(PATIENCE_S if known else self.settings.timeout_s)
+        if not self._is_usable():
+            raise ProviderUnavailable(self._problem or "they were not read yet")
+        if key_id in self._keys:
             return self._keys[key_id]
-        async with self._lock:
-            now = self._clock()
-            known = key_id in self._keys
-            due = not (self._is_fresh() and known)
+        if self._problem:  # it may be a new one: that it is unknown nobody can say
+            raise ProviderUnavailable(self._problem)
+        raise NotAuthenticated("the token's key is not one of the identity provider's")
+
+    async def _read_again(self, patience_s: float) -> None:
+        """Have the set read if that is due, and wait for it so long from when that began."""
+        loop, reading = asyncio.get_running_loop(), self._reading
+        if reading is None or reading.done():
             # A stranger's tokens with made-up key ids must not make us ask the provider each time.
-            if due and now - self._asked_s >= self.settings.jwks_again_s:
-                self._asked_s = now
-                await self._read()
-            if self._read_s is None or self._clock() - self._read_s > STALE_S:
-                raise ProviderUnavailable(self._problem or "they were not read yet")
-            if key_id not in self._keys:
-                raise NotAuthenticated("the token's key is not one of the identity provider's")
-            return self._keys[key_id]
+            if self._clock() - self._asked_s < self.settings.jwks_again_s:
+                return
+            self._asked_s, self._reading_s = self._clock(), loop.time()
+            reading = self._reading = asyncio.create_task(self._read(), name="jwks")
+        left_s = self._reading_s + patience_s - loop.time()
+        if left_s > 0:
+            await asyncio.wait({reading}, timeout=left_s)
+        if reading.done():
+            reading.result()
+        elif patience_s >= self.settings.timeout_s:
+            self._problem = f"it has not answered within {self.settings.timeout_s:g} s"
+
+    def _is_usable(self) -> bool:
+        return self._read_s is not None and self._clock() - self._read_s <= STALE_S
 
     def _is_fresh(self) -> bool:
         read_s = self._read_s

@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, Field
 
 from refold_schemas.errors import (
+    BadCommandText,
     BadRunId,
     BatchTooLarge,
     LogUnavailable,
@@ -61,6 +62,7 @@ STATUS: tuple[tuple[type[RefoldError], int], ...] = (
     (CommandUndecided, 202),
     (CommandUnknown, 504),
     (BadRunId, 422),
+    (BadCommandText, 422),
     (ValueTooLarge, 413),
     (BatchTooLarge, 413),
     (ValueRefused, 422),

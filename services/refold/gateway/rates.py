@@ -30,10 +30,6 @@ class Rates:
             self._keep(key, left - 1.0, now)
         return wait_s
 
-    def wait_s(self, key: str) -> float:
-        """What `take` would say, without counting."""
-        return self._look(key)[0]
-
     def _look(self, key: str) -> tuple[float, float, float]:
         now = self._clock()
         left, at = self._buckets.get(key, (float(self.burst), now))

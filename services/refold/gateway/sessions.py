@@ -2,8 +2,9 @@
 
 A cookie holds who logged in and until when, signed with the key of the tokens' file, so any gateway
 of that file can read it. With each request the token is looked up again: a revoked one ends its
-sessions. A browser sends cookies along with requests that other sites make, so each request that
-changes something must also carry the session's CSRF token, which only our own page can read.
+sessions; one that was logged out of is refused by the gateway that was told. A browser sends
+cookies along with requests that other sites make, so each request that changes something must also
+carry the session's CSRF token, which only our own page can read.
 """
 
 import base64
@@ -13,8 +14,9 @@ import json
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from refold.gateway.ended import EndedSessions
 from refold.gateway.identity import Caller
 from refold.gateway.roles import Role
 from refold.gateway.tokens import TokenFile
@@ -34,10 +36,12 @@ class Sessions:
     namespace: str
     valid_s: float
     clock: Callable[[], float] = time.time
+    ended: EndedSessions = field(default_factory=EndedSessions)
 
     def begin(self, caller: Caller) -> tuple[str, float]:
         """The cookie's text for a caller that has just been verified, and when it ends."""
-        ends_s = self.clock() + self.valid_s
+        now = self.clock()
+        ends_s = now + self.valid_s
         if caller.expires_s is not None:
             ends_s = min(ends_s, caller.expires_s)
         said = {
@@ -46,6 +50,7 @@ class Sessions:
             "roles": [role.value for role in Role if role in caller.roles],
             "key": caller.key,
             "ns": self.namespace,
+            "begun": now,
             "ends": int(ends_s),
         }
         body = base64.urlsafe_b64encode(json.dumps(said).encode()).decode()
@@ -62,6 +67,9 @@ class Sessions:
         if said["ns"] != self.namespace or said["ends"] <= self.clock():
             raise NotAuthenticated("the session has ended: log in again")
         key = str(said["key"])
+        # One that an older version made does not say when it began.
+        if self.ended.has(key, str(said["id"]), begun=float(said.get("begun", 0.0))):
+            raise NotAuthenticated("the session was ended: log in again")
         kind, _, token_id = key.partition(" ")
         if kind == "token":  # revoked meanwhile, or with other roles?
             caller = self.tokens.still(token_id, self.namespace)
@@ -69,6 +77,15 @@ class Sessions:
             roles = frozenset(Role(role) for role in said["roles"])
             caller = Caller(str(said["who"]), roles, key, None, float(said["ends"]))
         return replace(caller, session=str(said["id"]))
+
+    def end(self, caller: Caller) -> None:
+        """End the session that the caller came with: no copy of its cookie is believed from now on.
+
+        By this process; others, and this one once it is started again, do not know of it.
+        """
+        if caller.session is not None:
+            now = self.clock()
+            self.ended.add(caller.key, caller.session, now=now, until=now + self.valid_s)
 
     def csrf(self, caller: Caller) -> str:
         """What the session's own page sends with each request that changes something."""

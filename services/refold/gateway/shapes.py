@@ -4,6 +4,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from refold_schemas.commands import TEXT_CHARS_MAX, WHY_CHARS_MAX
+from refold_schemas.values import RUN_ID_LENGTH_MAX
+
 Status = Annotated[
     str,
     Field(
@@ -91,23 +94,27 @@ class StartShape(Strict):
     """A run to be started. Without `run_id` a fresh one is made, the same for the same
     Idempotency-Key."""
 
-    run: str = Field(min_length=1, max_length=1_000, description="The run function's name.")
+    run: str = Field(
+        min_length=1, max_length=TEXT_CHARS_MAX, description="The run function's name."
+    )
     input: Json = Field(default=None, description="Its input, as JSON.")
     run_id: str | None = Field(
         default=None,
         min_length=1,
-        max_length=200,
+        max_length=RUN_ID_LENGTH_MAX,
         description="1 to 200 characters, no control characters, no personal data.",
     )
     version: str | None = Field(
-        default=None, max_length=1_000, description="Only in this version of the run function."
+        default=None,
+        max_length=TEXT_CHARS_MAX,
+        description="Only in this version of the run function.",
     )
 
 
 class ResolveShape(Strict):
     """A person's word on a slot in doubt. `result`: what the step returned, if it happened."""
 
-    slot: str = Field(min_length=1, max_length=1_000, examples=["charge#1"])
+    slot: str = Field(min_length=1, max_length=TEXT_CHARS_MAX, examples=["charge#1"])
     happened: bool
     result: Json = None
     attempt: int | None = Field(
@@ -116,23 +123,23 @@ class ResolveShape(Strict):
         le=2**31 - 1,
         description="The latest attempt that the person knows of: refused if there was another.",
     )
-    why: str = Field(default="", max_length=10_000)
+    why: str = Field(default="", max_length=WHY_CHARS_MAX)
 
 
 class RetryShape(Strict):
     """Let a parked run go on, or try the failed `slot` of a failed one again."""
 
-    slot: str | None = Field(default=None, min_length=1, max_length=1_000)
+    slot: str | None = Field(default=None, min_length=1, max_length=TEXT_CHARS_MAX)
     fresh_key: bool = Field(
         default=False, description="Under the next generation of its effect key."
     )
-    why: str = Field(default="", max_length=10_000)
+    why: str = Field(default="", max_length=WHY_CHARS_MAX)
 
 
 class CancelShape(Strict):
     """End a run: nothing new starts, what is open is settled first."""
 
-    why: str = Field(default="", max_length=10_000)
+    why: str = Field(default="", max_length=WHY_CHARS_MAX)
 
 
 class OutcomeShape(BaseModel):

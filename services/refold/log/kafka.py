@@ -375,6 +375,13 @@ class KafkaLog:
         return Suggestion(partitions)
 
     def _check_counts(self) -> None:
+        if not are_equal(self.facts):
+            known = "a run's records are in the same partition of all three"
+            raise PartitionsRaised(self.url, told_counts(self.facts), known)
+        self._check_raised()
+
+    def _check_raised(self) -> None:
+        """Raise PartitionsRaised where topics have more partitions than when they were opened."""
         assert self._client is not None
         now = asyncio.get_running_loop().time()
         if now >= self._counts_look_s:
@@ -385,17 +392,18 @@ class KafkaLog:
             name = topic_name(self._place.namespace, topic)
             known = self._client.cluster.partitions_for_topic(name)
             counts.append(max(before, len(known or ())))
-        if not are_equal(self.facts):
-            known = "a run's records are in the same partition of all three"
-            raise PartitionsRaised(self.url, told_counts(self.facts), known)
         if counts != list(self.facts.partition_counts):
             facts = replace(self.facts, partition_counts=tuple(counts))
             known = f"there were {self.facts.partition_count} when this process opened it"
             raise PartitionsRaised(self.url, told_counts(facts), known)
 
     async def share(self, readers: str, member: str) -> frozenset[int]:
-        """The partitions of events that the group `NAMESPACE.readers` gives to this member now."""
+        """The partitions of events that the group `NAMESPACE.readers` gives to this member now.
+
+        Raises PartitionsRaised where there are more than this handle knows: nobody would read them.
+        """
         self._check_open()
+        self._check_raised()
         if readers not in self._readers:
             group = f"{self._place.namespace}.{readers}"
             self._readers[readers] = Owners(self._settings, group, self._reading_member)

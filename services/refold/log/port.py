@@ -179,7 +179,8 @@ class Shared(Protocol):
     async def share(self, readers: str, member: str) -> frozenset[int]:
         """Which partitions `member` of these readers has now; call it once a second.
 
-        Raises LogUnavailable where the group cannot be asked and has given them away by now.
+        Raises LogUnavailable where the group cannot be asked and has given them away by now, and
+        PartitionsRaised where there are more partitions than when the log was opened.
         """
 
     async def leave_share(self, readers: str, member: str) -> None:

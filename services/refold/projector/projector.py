@@ -16,12 +16,12 @@ from refold.settings import time_zone
 from refold.settings.registry import open_registry
 from refold_projections.tables import database
 from refold_projections.tables.database import Pool
-from refold_projections.tables.migrating import migrate
+from refold_projections.tables.migrating import migrate, restore
 from refold_projections.tables.names import names_in
 from refold_projections.tables.sets import Building, building
 from refold_projections.tables.store import Live, Store, Superseded, live_of, take
 from refold_schemas.codec import Codec
-from refold_schemas.errors import LogUnavailable, RefoldError, SchemaUnavailable
+from refold_schemas.errors import LogUnavailable, PartitionsRaised, RefoldError, SchemaUnavailable
 from refold_schemas.errors.tables import DatabaseUnavailable, TablesMissing
 
 CONNECTION_WAIT_S = 120.0
@@ -105,7 +105,7 @@ class Projector:
         Waits, with back-off, for a database or a log that is away, and says so. Raises what waiting
         does not mend: TablesOfAnother, TablesDiffer, TablesMissing (somebody has dropped them while
         we wrote), DatabaseRefused,
-        LogShorterThanTables, TablesBehindLog, EventsGone, RowRefused.
+        LogShorterThanTables, TablesBehindLog, EventsGone, RowRefused, PartitionsRaised.
         """
         try:
             await self._again_until_it_works(self._prepare)
@@ -128,6 +128,11 @@ class Projector:
                 listed = ", ".join(map(str, numbers))
                 where = self.names.schema
                 self._tell(event("migrated", -1, f"migration {listed} applied in schema {where}"))
+            views = await restore(connection, self.names)
+            if views:
+                listed = ", ".join(views)
+                said = f"{listed} made again in schema {self.names.schema}: somebody has dropped it"
+                self._tell(event("migrated", -1, said))
             facts = self.log.facts
             zone = time_zone(self.settings.time_zone)
             live = await take(connection, self.names, facts.namespace, facts.topic_ids)
@@ -229,6 +234,8 @@ class Projector:
             except Exception as error:
                 if database.is_missing(error):
                     raise TablesMissing(self.names.schema, (1,)) from error
+                if isinstance(error, PartitionsRaised):
+                    raise  # this handle on the log does not know the new ones: a new process does
                 if not self._is_away(error):
                     if (ours := database.in_our_words(error, self.database)) is error:
                         raise

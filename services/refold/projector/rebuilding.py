@@ -19,7 +19,12 @@ from refold_projections.tables.migrating import check
 from refold_projections.tables.names import names_in
 from refold_projections.tables.store import Store, Superseded, take
 from refold_schemas.codec import Codec
-from refold_schemas.errors.tables import LogShorterThanTables, TablesBehindLog, TablesNotTrue
+from refold_schemas.errors.tables import (
+    DatabaseUnavailable,
+    LogShorterThanTables,
+    TablesBehindLog,
+    TablesNotTrue,
+)
 
 AT_ONCE = 3
 """Partitions that are filled side by side."""
@@ -70,7 +75,7 @@ class Rebuild:
 
     async def run(self) -> Rebuilt:
         """Fill, verify, swap. Raises RebuildUnderWay, TablesMissing, TablesNotTrue, and what log
-        and database raise: then readers see what they saw before.
+        and database raise: then readers see what they saw before, unless the error says otherwise.
         """
         with database.translated(self._url):
             return await self._run()
@@ -165,21 +170,67 @@ class Rebuild:
         await self._telling(
             (self._up_to(one, 0) for one in projectors), lambda: None
         )  # the tail that came meanwhile, with nobody waiting
-        async with held.transaction():
-            rows = await held.fetch(
-                f"select partition, offset_next from {old}.positions order by partition for update"
-            )
-            reached = {row["partition"]: row["offset_next"] for row in rows}
-            await self._telling(
-                (
-                    self._up_to(one, reached.get(partition, 0))
-                    for partition, one in enumerate(projectors)
-                ),
-                lambda: None,
-            )
-            generation = await sets.swap(held, self._names, store.set_name)
+        swapped: int | None = None
+        try:
+            async with held.transaction():
+                rows = await held.fetch(
+                    f"select partition, offset_next from {old}.positions order by partition "
+                    "for update"
+                )
+                reached = {row["partition"]: row["offset_next"] for row in rows}
+                await self._telling(
+                    (
+                        self._up_to(one, reached.get(partition, 0))
+                        for partition, one in enumerate(projectors)
+                    ),
+                    lambda: None,
+                )
+                swapped = await sets.swap(held, self._names, store.set_name)
+        except Exception as error:
+            said = database.in_our_words(error, self._url)
+            if swapped is None or not isinstance(said, DatabaseUnavailable):
+                raise
+            await self._look_whether_swapped(store.set_name, swapped, said)
         self._on_step(Step("swapping", 1, 1))
-        return generation
+        return swapped
+
+    async def _look_whether_swapped(
+        self, of_set: str, generation: int, lost: DatabaseUnavailable
+    ) -> None:
+        """Return where the set is live, though the answer to the swap's commit was lost.
+
+        Raises DatabaseUnavailable where it is not, and where that stays unknown.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._settings.retry_max_s
+        while True:
+            try:
+                with database.translated(self._url):
+                    connection = await database.connect(self._url, name="refold rebuild")
+                    try:
+                        live = await sets.live_once_decided(connection, self._names)
+                    finally:
+                        await database.close(connection)
+            except DatabaseUnavailable:
+                if loop.time() >= deadline:
+                    raise DatabaseUnavailable(
+                        lost.url,
+                        lost.reason,
+                        kept="the log, and both sets, whole; which one readers see is not known: "
+                        f"set {of_set} was to become the live one, and no answer came",
+                        next="once it is back, `refold projections verify` names the live set; if "
+                        f"it is not {of_set}, rebuild again",
+                    ) from lost
+                await asyncio.sleep(LOOK_S)
+                continue
+            if live.generation >= generation:  # ours, or one that came after it
+                return
+            raise DatabaseUnavailable(
+                lost.url,
+                lost.reason,
+                kept=f"set {live.name}, which is live as before; the swap was not done",
+                next="`refold projections rebuild` takes it up again",
+            ) from lost
 
     async def _up_to(self, one: PartitionProjector, offset: int) -> None:
         await self._follow(one, asyncio.Event(), until=offset or None)

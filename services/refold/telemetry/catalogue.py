@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 WORKER, LIVE, EVERY = "worker", "live", "every service"
-PROJECTOR, GATEWAY = "projector", "gateway"
+PROJECTOR, GATEWAY, RECONCILE = "projector", "gateway", "reconcile"
 
 
 class Metric(NamedTuple):
@@ -94,7 +94,13 @@ CATALOGUE: tuple[Metric, ...] = (
         WORKER,
         "Messages that wait to be sent to another partition or to the dead letters.",
     ),
-    Metric("refold_worker_runs", GAUGE, ("partition",), WORKER, "Runs whose state is in memory."),
+    Metric(
+        "refold_worker_runs",
+        GAUGE,
+        ("partition",),
+        WORKER,
+        "Runs whose state is in memory, and whose start is acknowledged.",
+    ),
     Metric(
         "refold_worker_actors",
         GAUGE,
@@ -274,6 +280,56 @@ CATALOGUE: tuple[Metric, ...] = (
         (),
         GATEWAY,
         "Questions that wait for a connection.",
+    ),
+    # ---- reconcile: what the looks of this process came to
+    Metric(
+        "refold_reconcile_rounds_total",
+        COUNTER,
+        ("outcome",),
+        RECONCILE,
+        "Looks of this process: done, failed (the log was away).",
+    ),
+    Metric(
+        "refold_reconcile_asked_total",
+        COUNTER,
+        (),
+        RECONCILE,
+        "Effects whose far system was asked.",
+    ),
+    Metric(
+        "refold_reconcile_agreed_total",
+        COUNTER,
+        (),
+        RECONCILE,
+        "Effects of which nothing was found.",
+    ),
+    Metric(
+        "refold_reconcile_unknown_total",
+        COUNTER,
+        (),
+        RECONCILE,
+        "Effects of which the far system said nothing that could be believed; asked again.",
+    ),
+    Metric(
+        "refold_reconcile_refused_total",
+        COUNTER,
+        (),
+        RECONCILE,
+        "Findings that a worker refused to put on record.",
+    ),
+    Metric(
+        "refold_reconcile_findings_total",
+        COUNTER,
+        ("kind",),
+        RECONCILE,
+        "Findings that were new, or changed: missing, unexpected, different, conflict, settleable.",
+    ),
+    Metric(
+        "refold_reconcile_last_done_seconds",
+        GAUGE,
+        (),
+        RECONCILE,
+        "How long ago the last look was done; left out before the first.",
     ),
     # ---- live figures: of durable events that count, in the whole namespace
     Metric(

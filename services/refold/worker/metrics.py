@@ -59,7 +59,8 @@ class WorkerMetrics:
             orders = owner.books.orders_durable
             yield Sample("refold_worker_commands_parked", at, len(orders.parked))
             yield Sample("refold_worker_outbox", at, len(orders.outbox))
-            yield Sample("refold_worker_runs", at, len(owner.books.states))
+            # Those that a record in the log is known of: a state may be of a decision on its way.
+            yield Sample("refold_worker_runs", at, len(owner.books.marks))
             yield Sample("refold_worker_actors", at, len(owner.driver.actors))
             yield Sample("refold_worker_calls", at, len(owner.attempts.calls))
             overdue_s = owner.timers.overdue_ms / 1000

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from refold_schemas.errors.shell import shell_line
 from refold_tools.cli.inputs import check_one_of, zone_of
 from refold_tools.cli.options import (
     LIMIT,
@@ -156,7 +157,7 @@ def republish(
             return 0
         under = f" under the new id {command.command_id}" if fresh else ""
         say(f"{kind} for run {command.run_id} is published again, to partition {place}{under}")
-        say(f"its owner decides it: `refold history {command.run_id}`")
+        say(f"its owner decides it: `{shell_line('refold history', command.run_id)}`")
         return 0
 
     return ask(log, work)

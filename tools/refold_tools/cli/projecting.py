@@ -142,15 +142,18 @@ def migrate(
     schema: SchemaOption = "public",
     as_json: JsonOption = False,
 ) -> int:
-    """Make the tables, or bring them to this version's shape: all of it or nothing."""
+    """Make the tables, or bring them to this version's shape: all of it or nothing.
+
+    Views that somebody has dropped are made again.
+    """
     return asyncio.run(_migrate(database, schema, dry_run=dry_run, as_json=as_json))
 
 
 async def _migrate(given: str | None, schema: str, *, dry_run: bool, as_json: bool) -> int:
     from refold.settings import database_url
     from refold_projections.tables.database import close, connect, translated
+    from refold_projections.tables.migrating import lost_views, pending, restore
     from refold_projections.tables.migrating import migrate as apply
-    from refold_projections.tables.migrating import pending
     from refold_projections.tables.names import names_in
     from refold_tools.cli.output import print_json, say
 
@@ -159,14 +162,29 @@ async def _migrate(given: str | None, schema: str, *, dry_run: bool, as_json: bo
     try:
         with translated(url):
             numbers = await (pending if dry_run else apply)(connection, names)
+            views: tuple[str, ...] = ()
+            if not (dry_run and numbers):  # what is to be applied is not there, and not lost
+                views = await (lost_views if dry_run else restore)(connection, names)
     finally:
         await close(connection)
     if as_json:
-        print_json({"schema": schema, "migrations": list(numbers), "applied": not dry_run})
-    elif numbers:
+        print_json(
+            {
+                "schema": schema,
+                "migrations": list(numbers),
+                "views": list(views),
+                "applied": not dry_run,
+            }
+        )
+        return 0
+    if numbers:
         listed = ", ".join(map(str, numbers))
         say(f"{'would apply' if dry_run else 'applied'} migration {listed} in schema {schema}")
-    else:
+    if views:
+        made = "would make" if dry_run else "made"
+        say(f"{made} {', '.join(views)} again in schema {schema}: somebody has dropped it")
+        say("what others may do with it has to be granted again")
+    if not numbers and not views:
         say(f"the tables in schema {schema} have this version's shape")
     return 0
 

@@ -13,6 +13,7 @@ from refold_tools.cli.options import (
     ByOption,
     JsonOption,
     LogOption,
+    MetricsPortOption,
     TimeZoneOption,
     UntilOption,
     WhyOption,
@@ -22,7 +23,9 @@ from refold_tools.cli.options import (
 
 if TYPE_CHECKING:
     from refold.app import App
+    from refold_tools.cli.observing import Observing
     from refold_tools.reconcile import Reconciler, Report, Told, Window
+    from refold_tools.reconcile.metrics import ReconcileMetrics
 
 COMMAND = "refold reconcile"
 WINDOW = "1d"
@@ -72,6 +75,7 @@ def reconcile(
     why: WhyOption = "",
     within: WithinOption = None,
     time_zone: TimeZoneOption = None,
+    metrics_port: MetricsPortOption = None,
     log: LogOption = None,
     as_json: JsonOption = False,
 ) -> int:
@@ -84,12 +88,13 @@ def reconcile(
     from refold.settings import load_settings
     from refold_schemas.errors.cli import UsageRefused
     from refold_tools.cli.leaving import run_to_end
+    from refold_tools.cli.observing import observing
 
-    load_settings()
+    settings = load_settings()
     zone = zone_of(time_zone)
     patience = None if within is None else timedelta(seconds=within)
     if accept is not None:
-        others = (target, since, until, window, every)
+        others = (target, since, until, window, every, metrics_port)
         if any(one is not None for one in others) or dry_run:
             raise UsageRefused("--accept FINDING stands alone, with --why, --by and --log", COMMAND)
         return asyncio.run(_accept(log, accept, asker(by), why, patience, as_json=as_json))
@@ -99,6 +104,8 @@ def reconcile(
         raise UsageRefused("--since and --window say the same: give one of them", COMMAND)
     if every is not None and until is not None:
         raise UsageRefused("--every looks up to the present each time: leave out --until", COMMAND)
+    if metrics_port is not None and every is None:
+        raise UsageRefused("--metrics-port is of what goes on: give --every, too", COMMAND)
     every_ms = None if every is None else duration_ms("--every", every, COMMAND)
     start = since if since is not None else window if window is not None else WINDOW
     now_ms = now()
@@ -118,6 +125,7 @@ def reconcile(
         every_ms,
         (at_once, timeout, asker(by) if by else None, patience, dry_run),
         zone,
+        observing(settings, metrics_port, None),
         as_json=as_json,
     )
     return run_to_end(work, as_json=as_json)
@@ -130,13 +138,15 @@ async def _work(
     every_ms: int | None,
     how: tuple[int, float, str | None, timedelta | None, bool],
     zone: tzinfo,
+    seen: "Observing",
     *,
     as_json: bool,
 ) -> int:
     from refold.client.client import Client
     from refold.settings import log_url
-    from refold_tools.cli.output import ReadingProgress
+    from refold_tools.cli.output import ReadingProgress, say
     from refold_tools.reconcile import Limits, Reconciler, Window
+    from refold_tools.reconcile.metrics import ReconcileMetrics
 
     at_once, timeout_s, by, within, dry = how
     progress = ReadingProgress()
@@ -155,11 +165,26 @@ async def _work(
             report = await reconciler.look(Window(*window))
             progress.end()
             return _told(report, zone, as_json=as_json)
-        return await _again(reconciler, Window(*window), every_ms, zone, as_json=as_json)
+        metrics = ReconcileMetrics(client.log.facts.namespace)
+        server = seen.serve(lambda _: [metrics])
+        try:
+            if server is not None:
+                say(f"metrics at http://{server.host}:{server.port}/metrics", error=True)
+            first = Window(*window)
+            return await _again(reconciler, first, every_ms, zone, metrics, as_json=as_json)
+        finally:
+            if server is not None:
+                server.close()
 
 
 async def _again(
-    reconciler: "Reconciler", window: "Window", every_ms: int, zone: tzinfo, *, as_json: bool
+    reconciler: "Reconciler",
+    window: "Window",
+    every_ms: int,
+    zone: tzinfo,
+    metrics: "ReconcileMetrics",
+    *,
+    as_json: bool,
 ) -> int:
     """Look, and again at what has come since, until a signal; the code is that of the last look."""
     from refold_schemas.errors.log import LogUnavailable
@@ -168,7 +193,9 @@ async def _again(
     from refold_tools.reconcile import Window
 
     stopped = asyncio.Event()
-    code = _told(await reconciler.look(window), zone, as_json=as_json)
+    report = await reconciler.look(window)
+    metrics.note(report)
+    code = _told(report, zone, as_json=as_json)
     with stop_on_signals(stopped.set):
         while not stopped.is_set():
             try:
@@ -181,8 +208,10 @@ async def _again(
             try:
                 report = await reconciler.look(following)
             except LogUnavailable as error:  # asked again from the same moment on
+                metrics.failed()
                 say(f"refold: {error}", error=True)
                 continue
+            metrics.note(report)
             window, code = following, _told(report, zone, as_json=as_json)
     return code
 

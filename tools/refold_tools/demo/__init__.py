@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from refold_schemas.errors.shell import shell_line
+
 if TYPE_CHECKING:
     from refold.client import Client
     from refold_tools.demo.director import Told
@@ -161,7 +163,10 @@ async def _play(
         finally:
             await log.close()
     if url is not None:
-        timeline.head(f"The log is kept: refold history {told[0].story.run_id} --log {url}")
+        timeline.head(
+            "The log is kept: "
+            + shell_line("refold history", told[0].story.run_id, options=("--log", url))
+        )
     return _summary(told)
 
 

@@ -22,6 +22,7 @@ from refold.log import Log, Topic
 from refold_projections.fold import Boundary, RunState, sentence
 from refold_projections.fold.sentence import count_words
 from refold_schemas.errors.cli import TooEarly
+from refold_schemas.errors.shell import shell_line
 from refold_schemas.events import (
     PartitionClaimed,
     StepCompleted,
@@ -414,7 +415,8 @@ class _Performance:
                 continue  # a call may still be under way: said again at the next look
             self._settled[entry.step] = settled + int(verdict.happened)
             self.say("person", f"looks it up: {verdict.said}")
-            self.say("person", f"refold resolve {self.story.run_id} '{entry.slot}' {said}")
+            words = (self.story.run_id, entry.slot)
+            self.say("person", shell_line("refold resolve", *words, options=(said,)))
 
     # ---- the end
 

@@ -1,12 +1,13 @@
 """What follows from one effect's record and one answer of the far system. Pure."""
 
 import json
-import shlex
+from functools import partial
 from typing import Any, NamedTuple
 from uuid import uuid5
 
 from refold_projections.fold import DONE, IN_DOUBT, Finding, LedgerEntry, RunState, Slot
 from refold_schemas.errors import RefoldError
+from refold_schemas.errors.shell import shell_line
 from refold_schemas.values import REFOLD, Value, values_differ
 
 MISSING, UNEXPECTED, DIFFERENT = "missing", "unexpected", "different"
@@ -136,7 +137,6 @@ def _finding(
     """What record and answer come to; None where they agree."""
     name, key = entry.slot, entry.effect_key
     there = {"absent": "does not have it", "rejected": "has refused it"}.get(answer.kind, "has it")
-    run_id = shlex.quote(entry.run_id)
     if entry.outcome == DONE:
         if answer.kind != "found":
             detail = (
@@ -159,19 +159,19 @@ def _finding(
         words = _NOT_DONE[entry.outcome]
         detail = f"{name} {words} here, and the far system has it under key {key}"
         if _retries_under_its_key(state, slot, entry, now_ms):
-            command = f"refold retry {run_id} --slot {shlex.quote(name)}"
+            command = shell_line("refold retry", entry.run_id, options=("--slot", name))
             detail += "; a retry repeats it under this key, which is answered with what is there"
             return _made(entry, UNEXPECTED, detail, command)
         return _made(entry, UNEXPECTED, f"{detail}; undo it there if it is not wanted")
     if entry.outcome == IN_DOUBT and slot.escalated:
-        resolve = f"refold resolve {run_id} {shlex.quote(name)}"
+        resolve = partial(shell_line, "refold resolve", entry.run_id, name)
         if answer.kind == "found":
             detail = f"{name} waits for a person, and under key {key} the far system has it"
             result = _result_text(answer.value)
-            command = f"{resolve} --happened --result {shlex.quote(result)}"
+            command = resolve(options=("--happened", "--result", result))
             return _made(entry, SETTLEABLE, detail, command)
         detail = f"{name} waits for a person, and under key {key} the far system {there}"
-        return _made(entry, SETTLEABLE, detail, f"{resolve} --did-not-happen")
+        return _made(entry, SETTLEABLE, detail, resolve(options=("--did-not-happen",)))
     return None
 
 
@@ -196,8 +196,8 @@ def _conflict(entry: LedgerEntry, answer: Answer | None) -> Finding:
         )
     detail = (
         f"evidence contradicts what is on record of {entry.slot} under key {entry.effect_key}: "
-        f"settled as {entry.outcome.replace('_', ' ')}, {told}{asked}; compare `refold history "
-        f"{shlex.quote(entry.run_id)}` with the far system, and correct it there"
+        f"settled as {entry.outcome.replace('_', ' ')}, {told}{asked}; compare "
+        f"`{shell_line('refold history', entry.run_id)}` with the far system, and correct it there"
     )
     return _made(entry, CONFLICT, detail)
 

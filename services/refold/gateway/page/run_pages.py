@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from refold.client.words import event_words, quoted
+from refold.client.words import event_words
 from refold.gateway.asking import scanning
 from refold.gateway.page import reading, showing
 from refold.gateway.page.asking import Id, PageRoute, Reader, Text
@@ -34,6 +34,7 @@ from refold.log import Topic
 from refold_schemas.errors import RefoldError
 from refold_schemas.errors.cli import RunUnknown
 from refold_schemas.errors.gateway import NoSuchPlace, RequestInvalid
+from refold_schemas.errors.shell import shell_line
 from refold_schemas.events import PartitionClaimed, PartitionReleased
 from refold_schemas.values import Value, check_run_id
 from refold_schemas.values.plain import plain_value
@@ -97,7 +98,7 @@ async def run_page(
         timers=rows.timers[: reading.TIMERS_OF_RUN_MAX],
         can_cancel=not ended and page.may(OPERATE),
         command_id=command_id,
-        command_cancel=f"refold cancel {quoted(run_id)}",
+        command_cancel=shell_line("refold cancel", run_id),
     )
 
 
@@ -225,7 +226,7 @@ async def value(
 ) -> Response:
     """One payload, whole as far as a page should go."""
     page = await page_of(request, caller)
-    command = f"refold history {quoted(run_id)} --json"
+    command = shell_line("refold history", run_id, options=("--json",))
     if offset is not None:
         name, found = f"event at offset {offset}", await _event_at(page, run_id, offset)
     else:

@@ -7,15 +7,16 @@ Both sources give rows of the same shape, that of the views `v1_runs`, `v1_steps
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, tzinfo
+from functools import partial
 from typing import Any
 
 from refold.client.questions import BoundaryAt
-from refold.client.words import quoted
 from refold.gateway.page import timeline
 from refold.gateway.page.showing import from_ms
 from refold_projections.fold import Slot, sentence
 from refold_projections.fold.boundary import EFFECTLESS, FOR_A_PERSON, Boundary
 from refold_projections.fold.state import UNSETTLED
+from refold_schemas.errors.shell import shell_line
 from refold_schemas.values import Policy
 from refold_schemas.values.plain import plain_value
 
@@ -227,7 +228,7 @@ def doubts_of(
         policy = step["policy"] or ""
         facts = sorted({fact for one in attempts for fact in one["evidence"] or ()})
         is_given = given.get("slot") == step["slot"]
-        word = f"refold resolve {quoted(rows.run['run_id'])} {quoted(step['slot'])}"
+        resolve = partial(shell_line, "refold resolve", rows.run["run_id"], step["slot"])
         cards.append(
             {
                 "id": f"doubt-{number + 1}",
@@ -251,8 +252,8 @@ def doubts_of(
                 "wait_ms": wait_ms,
                 "believed_at": latest + timedelta(milliseconds=wait_ms) if latest else None,
                 "self_settling": not step["escalated"] and policy != Policy.ESCALATE.value,
-                "command_happened": f"{word} --happened --result JSON",
-                "command_absent": f"{word} --did-not-happen",
+                "command_happened": resolve(options=("--happened", "--result", "JSON")),
+                "command_absent": resolve(options=("--did-not-happen",)),
                 "given_result": given.get("result", "") if is_given else "",
                 "given_why": given.get("why", "") if is_given else "",
                 "open": ("happened" if given.get("happened") == "yes" else "absent")
@@ -266,7 +267,7 @@ def doubts_of(
 def parked_of(run: Row) -> dict[str, Any] | None:
     """The card of a run that stands still until somebody acts, or has failed."""
     status, detail = run["status"], run["reason"] or ""
-    command = f"refold retry {quoted(run['run_id'])}"
+    command = shell_line("refold retry", run["run_id"])
     if status == "diverged":
         lead, parts = difference(detail)
         return {

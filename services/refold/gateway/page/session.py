@@ -36,10 +36,10 @@ async def login(request: Request) -> Response:
 
 
 @router.post("/logout")
-async def logout(caller: Anyone) -> Response:
-    """End the session in this browser."""
+async def logout(request: Request, caller: Anyone) -> Response:
+    """End the session: its cookie is taken away, and copies of it are refused."""
     answer = RedirectResponse("/login", 303, HEADERS)
-    end(answer)
+    end(request, answer, caller)
     return answer
 
 

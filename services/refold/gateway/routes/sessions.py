@@ -5,13 +5,13 @@ import time
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from refold.gateway.auth import Reader, anybody, check_site, verify
+from refold.gateway.auth import Reader, anybody, check_site, count_refused, verify
 from refold.gateway.identity import Caller
 from refold.gateway.roles import Role
 from refold.gateway.sessions import COOKIE
 from refold.gateway.shapes import Strict
 from refold.gateway.state import Gateway, gateway_of
-from refold_schemas.errors.gateway import NotAuthenticated, RateLimited
+from refold_schemas.errors.gateway import NotAuthenticated
 
 router = APIRouter(prefix="/api/v1/session", tags=["session"])
 
@@ -37,14 +37,10 @@ async def begin(request: Request, response: Response, token: str) -> Caller:
     ForgeryRefused: another site must not log somebody in either."""
     gateway = gateway_of(request)
     check_site(request)
-    address = request.client.host if request.client is not None else "?"
-    wait_s = gateway.failures.wait_s(address)
-    if wait_s:
-        raise RateLimited(f"{address} with refused tokens", gateway.failures.per_s, wait_s)
     try:
         caller = await verify(token.strip(), gateway)
     except NotAuthenticated:
-        gateway.failures.take(address)
+        count_refused(request, gateway)
         raise
     cookie, ends_s = gateway.sessions.begin(caller)
     response.set_cookie(
@@ -59,8 +55,9 @@ async def begin(request: Request, response: Response, token: str) -> Caller:
     return gateway.sessions.read(cookie)
 
 
-def end(response: Response) -> None:
-    """Take the cookie away."""
+def end(request: Request, response: Response, caller: Caller) -> None:
+    """End the caller's session, and take the cookie away."""
+    gateway_of(request).sessions.end(caller)
     response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
 
 
@@ -85,6 +82,6 @@ async def session(request: Request, caller: Reader) -> SessionShape:
 
 
 @router.delete("", status_code=204)
-async def logout(response: Response, caller: Reader) -> None:
-    """End the session in this browser."""
-    end(response)
+async def logout(request: Request, response: Response, caller: Reader) -> None:
+    """End the session: its cookie is taken away, and copies of it are refused."""
+    end(request, response, caller)
