@@ -12,7 +12,6 @@ from pydantic import BaseModel
 
 from refold import App, Effect, NotDone, Policy, RunContext
 from refold.client import Client, RunHandle
-from refold.engine import decide, intake
 from refold.log import Topic
 from refold.log.memory import (
     Answer,
@@ -474,10 +473,6 @@ def test_texts_as_long_as_they_may_be_are_decided() -> None:
             await client.cancel("r1", command_id=other, by=full, why="x" * WHY_CHARS_MAX)
 
     play(scene)
-
-
-def test_the_limits_of_texts_are_those_that_a_worker_decides_by() -> None:
-    assert (TEXT_CHARS_MAX, WHY_CHARS_MAX) == (decide.ID_MAX, intake.WHY_MAX)
 
 
 async def _appears(client: Client, run_id: str) -> object:

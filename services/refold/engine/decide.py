@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from refold_projections.fold import Ended, ParkedCommand, RunState, Slot
 from refold_schemas.commands import (
+    TEXT_CHARS_MAX,
     CancelRun,
     Command,
     RecordFinding,
@@ -78,8 +79,6 @@ class StepTerms(NamedTuple):
 DETAIL_MAX: Final = 2_000
 RAW_MAX: Final = 1_024
 """Bytes of a command that cannot be decoded that its rejection repeats."""
-ID_MAX: Final = 1_000
-"""Characters of a sender's texts that a rejection repeats."""
 
 
 # ---- commands
@@ -89,7 +88,7 @@ def rejected(command: Command, offset: int, reason: str, detail: str) -> Events:
     """The one decision of a command that has nothing to say. It always fits: texts are cut."""
     name = type(command).__name__
     told = detail[:DETAIL_MAX]
-    return (CommandRejected(command.command_id[:ID_MAX], name, offset, reason, told, None),)
+    return (CommandRejected(command.command_id[:TEXT_CHARS_MAX], name, offset, reason, told, None),)
 
 
 def undecodable(offset: int, detail: str, data: bytes) -> CommandRejected:
@@ -110,7 +109,7 @@ def unparked(command: ParkedCommand) -> CommandParked:
 
 def emitted(command: Command, offset: int, partition: int, data: bytes) -> CommandEmitted:
     """A command that is to be sent to the partition of its run."""
-    command_id, kind = command.command_id[:ID_MAX], type(command).__name__
+    command_id, kind = command.command_id[:TEXT_CHARS_MAX], type(command).__name__
     return CommandEmitted(command_id, kind, command.run_id, offset, partition, data)
 
 

@@ -25,6 +25,7 @@ from refold_schemas.commands import (
     ResolveStep,
     RetryRun,
     StartRun,
+    chars_max,
 )
 from refold_schemas.errors import (
     BadRunId,
@@ -48,7 +49,6 @@ from refold_schemas.values import check_run_id, decode_value_as, encode_value, v
 if TYPE_CHECKING:
     from refold.engine.owner import PartitionOwner
 
-WHY_MAX: Final = 10_000
 KEY_MAX: Final = 800
 """Bytes of the longest run id: a longer key names no run."""
 NEVER: Final = (UndecodableRecord, BadRunId, UnknownSchemaName, BadSchema)
@@ -366,7 +366,7 @@ def too_long(command: Command) -> str | None:
     kind: Any = type(command)
     for name in _names_in(kind):
         text = getattr(command, name)
-        limit = WHY_MAX if name == "why" else decide.ID_MAX
+        limit = chars_max(name)
         if isinstance(text, str) and len(text) > limit:
             return f"its {name} has {len(text):,} characters, {limit:,} are allowed"
     return None
