@@ -2,6 +2,7 @@
 there is one Postgres for those that want one.
 """
 
+import os
 import signal
 from collections.abc import Iterator
 
@@ -13,6 +14,9 @@ from support.postgres import Postgres
 # A shell lets its background jobs ignore Ctrl-C, and so would every process that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A server of a test lives for a minute: what a JVM compiles thoroughly would never pay.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -66,14 +65,6 @@ def secure_settings(ports: Ports, secure: int, keys: Path) -> dict[str, str]:
     }
 
 
-@contextmanager
-def quick_java() -> Iterator[None]:
-    """A broker lives for a minute here: what a JVM compiles thoroughly would never pay."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
-        yield
-
-
 class Broker:
     """One broker with its data in `directory`; its ports stay the same over restarts.
 
@@ -91,10 +82,9 @@ class Broker:
             self._certify(folder)
             settings |= secure_settings(ports, secure_port, folder / "both.pem")
         # Not tied to us: a test may start it again from a thread that ends before we do.
-        with quick_java():
-            self.stack = Stack.up(
-                folder, ports=ports, services=frozenset({KAFKA}), broker_settings=settings
-            )
+        self.stack = Stack.up(
+            folder, ports=ports, services=frozenset({KAFKA}), broker_settings=settings
+        )
         if secure:
             self._add_users()
 
@@ -128,8 +118,7 @@ class Broker:
 
     def start(self) -> None:
         """Start it and wait until it answers."""
-        with quick_java():
-            self.stack.start_broker(1)
+        self.stack.start_broker(1)
 
     def kill(self) -> None:
         """SIGKILL, as a crash or the kernel does."""
