@@ -23,17 +23,20 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 def _untraced(request: pytest.FixtureRequest) -> Iterator[None]:
     """Stop the coverage's tracer, which doubles the time, for what is marked `untraced`.
 
-    Such a test runs the same lines some millions of times; others are there for each line.
+    Such a test runs the same lines some millions of times; others are there for each line. The
+    processes that it starts are not traced either: by this variable they would know to be.
     """
     tracer = coverage.Coverage.current() if request.node.get_closest_marker("untraced") else None
     if tracer is None:
         yield
         return
     tracer.stop()
-    try:
-        yield
-    finally:
-        tracer.start()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
+        try:
+            yield
+        finally:
+            tracer.start()
 
 
 @pytest.fixture(scope="session")
