@@ -1,5 +1,5 @@
 """What holds for all tests: worlds are not traced line by line, Ctrl-C reaches processes, and
-there is one Postgres for those that want one.
+who needs a server says so by a fixture of here: `broker`, `own_broker`, `postgres`.
 """
 
 import os
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import coverage
 import pytest
 
+from support.kafka_broker import Broker, SharedBroker
 from support.postgres import Postgres
 
 # A shell lets its background jobs ignore Ctrl-C, and so would every process that a test starts.
@@ -57,3 +58,50 @@ def postgres(postgres_server: Postgres) -> Iterator[str]:
         yield url
     finally:
         postgres_server.drop(url)
+
+
+SHARED_BROKER = pytest.StashKey[SharedBroker]()
+
+
+@pytest.fixture(scope="session")
+def shared_broker(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SharedBroker]:
+    """This test process's Kafka broker, started for the first test that wants it."""
+    one = request.config.stash[SHARED_BROKER] = SharedBroker(tmp_path_factory)
+    try:
+        yield one
+    finally:
+        one.end()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> object:
+    """End the shared broker with the last of the files in a row that want it."""
+    done = yield
+    shared = item.config.stash.get(SHARED_BROKER, None)
+    goes_on = nextitem is not None and (
+        nextitem.path == item.path or "broker" in getattr(nextitem, "fixturenames", ())
+    )
+    if shared is not None and not goes_on:
+        shared.end()
+    return done
+
+
+@pytest.fixture(scope="module")
+def broker(shared_broker: SharedBroker) -> Broker:
+    """A running broker with a second, secure door.
+
+    Others have used it and will: a namespace has a name that no other file uses.
+    """
+    return shared_broker.running()
+
+
+@pytest.fixture(scope="module")
+def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker for the tests of one file: they kill it, and it has little to recover then."""
+    one = Broker(tmp_path_factory.mktemp("own-kafka"))
+    try:
+        yield one
+    finally:
+        one.end()

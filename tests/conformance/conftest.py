@@ -1,4 +1,4 @@
-"""What the conformance tests share: a real Kafka broker and registry, one for each test process."""
+"""What the conformance tests share: a real registry, while their file is tested."""
 
 import asyncio
 from collections.abc import Iterator
@@ -9,16 +9,9 @@ from refold_schemas.registry import FileRegistry
 from refold_schemas.registry.asking import RegistryAccess
 from refold_schemas.registry.subjects import register
 from refold_tools.devstack import REGISTRY, Ports, Stack
-from support.kafka_broker import Broker, started
 
 
-@pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A running broker, for tests that leave it running."""
-    yield from started(tmp_path_factory)
-
-
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def registry_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A running Apicurio that has all released schemas, for tests that leave them there."""
     folder = tmp_path_factory.mktemp("registry")

@@ -23,7 +23,8 @@ from refold_schemas.registry.avro import parse
 from refold_schemas.registry.files import ID_MIN
 from refold_schemas.values import encode_value
 from refold_tools.cli import main
-from refold_tools.devstack import KAFKA, REGISTRY, Ports, Stack
+from refold_tools.devstack import REGISTRY, Ports, Stack
+from support.kafka_broker import Broker
 from support.registry_proxy import FAIL, STALL, RegistryProxy
 
 REFOLD = [sys.executable, "-m", "refold_tools.cli"]
@@ -50,16 +51,16 @@ async def waits(ctx: RunContext, pence: int) -> int:
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    folder = tmp_path_factory.mktemp("kafka-registry")
-    services = frozenset({KAFKA, REGISTRY})
-    with Stack.up(folder, ports=Ports.free(), services=services, tied=True) as stack:
-        yield stack
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of one that has no schema yet."""
+    folder = tmp_path_factory.mktemp("registry")
+    with Stack.up(folder, ports=Ports.free(), services={REGISTRY}, tied=True) as stack:
+        yield stack.variables["REFOLD_REGISTRY_URL"]
 
 
 @pytest.fixture
-def proxy(stack: Stack) -> Iterator[RegistryProxy]:
-    proxy = RegistryProxy(stack.variables["REFOLD_REGISTRY_URL"])
+def proxy(registry: str) -> Iterator[RegistryProxy]:
+    proxy = RegistryProxy(registry)
     yield proxy
     proxy.refuse()
 
@@ -169,10 +170,9 @@ def findings(refold: Cli, registry: str, url: str) -> dict[str, Any]:
 
 
 def test_who_writes_needs_the_schemas_and_who_reads_needs_the_registry(
-    stack: Stack, refold: Cli
+    broker: Broker, registry: str, refold: Cli
 ) -> None:
-    registry = stack.variables["REFOLD_REGISTRY_URL"]
-    url = f"kafka://{stack.bootstrap}/bound"
+    url = f"kafka://{broker.server}/bound"
     refold(None, "namespace", "create", "--log", f"{url}?partitions=1")
     nobody = "http://127.0.0.1:1/apis/ccompat/v7"
     told = refold(nobody, "worker", "shop_with_ids:app", "--log", url, code=4)
@@ -222,14 +222,13 @@ def test_who_writes_needs_the_schemas_and_who_reads_needs_the_registry(
 
 
 def test_tools_that_make_what_is_missing_register_and_a_log_in_a_file_needs_nobody(
-    stack: Stack, refold: Cli, folder: Path
+    broker: Broker, registry: str, refold: Cli, folder: Path
 ) -> None:
     """As after `eval "$(refold devstack up)"`: what the README says works with it exported."""
-    registry = stack.variables["REFOLD_REGISTRY_URL"]
-    url = f"kafka://{stack.bootstrap}/made"
+    url = f"kafka://{broker.server}/made"
     refold(registry, "namespace", "create", "--log", f"{url}?partitions=1")
     assert refold(registry, "schemas", "check")["problems"] == []
-    told = refold(registry, "demo", "--log", f"kafka://{stack.bootstrap}/demo?partitions=1")
+    told = refold(registry, "demo", "--log", f"kafka://{broker.server}/demo-with-ids?partitions=1")
     assert told["completed"] is True
     nobody = "http://127.0.0.1:1/"
     file = f"sqlite:///{folder}/log.db"
@@ -266,11 +265,10 @@ async def published(url: str, entries: list[Entry]) -> None:
 
 
 def test_commands_under_new_ids_wait_for_a_registry_that_refuses_stalls_and_fails(
-    stack: Stack, refold: Cli, folder: Path, proxy: RegistryProxy
+    broker: Broker, registry: str, refold: Cli, folder: Path, proxy: RegistryProxy
 ) -> None:
     """F36: fifty commands, two ids not asked for yet. None is lost, refused or overtaken."""
-    registry = stack.variables["REFOLD_REGISTRY_URL"]
-    url = f"kafka://{stack.bootstrap}/away"
+    url = f"kafka://{broker.server}/away"
     refold(registry, "namespace", "create", "--log", f"{url}?partitions=1")
     starts, cancels = (with_a_note(f"refold.commands.{n}") for n in ("StartRun", "CancelRun"))
 
