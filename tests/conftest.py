@@ -60,6 +60,60 @@ def postgres(postgres_server: Postgres) -> Iterator[str]:
         postgres_server.drop(url)
 
 
+LONG = {
+    "tests/system/test_kafka_chaos.py": 100,
+    "tests/simulation/test_seeds.py": 80,
+    "tests/conformance/test_kafka_log.py": 50,
+    "tests/conformance/test_confluent_registry.py": 25,
+    "tests/system/test_kafka_registry.py": 45,
+    "tests/system/test_kafka_access.py": 10,
+    "tests/system/test_kafka_namespace.py": 25,
+    "tests/system/test_kafka_runs.py": 35,
+    "tests/system/test_kafka_trimming.py": 20,
+    "tests/system/test_live.py": 35,
+    "tests/system/test_foreign_commands.py": 20,
+    "tests/system/test_projector_killed.py": 35,
+    "tests/system/test_devstack.py": 50,
+    "tests/system/test_cli_processes.py": 50,
+    "tests/system/test_demo.py": 45,
+    "tests/system/test_dev.py": 25,
+    "tests/system/test_bench.py": 25,
+    "tests/system/test_kafka_answers.py": 20,
+    "tests/system/test_kafka_faults.py": 25,
+    "tests/system/test_page.py": 50,
+}
+"""Files that take longest, in seconds or so; those that share a broker stand in a row."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let every process of xdist begin with long files, and none be left with one at the end.
+
+    Each gets an equal share of the tests in their order, and who has none left takes those at the
+    end of another's: short ones, and none of a file whose servers have been started elsewhere.
+    """
+    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    shares: list[list[pytest.Item]] = [[] for _ in range(count)]
+    seconds = [0] * count
+    files: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.nodeid.partition("::")[0], []).append(item)
+    for name, takes in LONG.items():
+        if name in files:
+            least = seconds.index(min(seconds))
+            shares[least] += files.pop(name)
+            seconds[least] += takes
+    short = [item for many in files.values() for item in many]
+    left = len(items)
+    for number, share in enumerate(shares):
+        size = left // (count - number)
+        more = max(0, size - len(share))
+        share += short[:more]
+        del short[:more]
+        left -= size
+    items[:] = [item for share in shares for item in share] + short
+
+
 SHARED_BROKER = pytest.StashKey[SharedBroker]()
 
 
