@@ -1,5 +1,5 @@
 """What holds for all tests: worlds are not traced line by line, Ctrl-C reaches processes, and
-who needs a server says so by a fixture of here: `broker`, `own_broker`, `postgres`.
+who needs a server says so by a fixture of here: `broker`, `own_broker`, `registry_url`, `postgres`.
 """
 
 import os
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import coverage
 import pytest
 
+from refold_tools.devstack import REGISTRY, Ports, Stack
 from support.kafka_broker import Broker, SharedBroker
 from support.postgres import Postgres
 
@@ -159,3 +160,11 @@ def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield one
     finally:
         one.end()
+
+
+@pytest.fixture(scope="module")
+def registry_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An Apicurio for the tests of one file, which has no schema yet."""
+    folder = tmp_path_factory.mktemp("registry")
+    with Stack.up(folder, ports=Ports.free(), services={REGISTRY}, tied=True) as stack:
+        yield stack.variables["REFOLD_REGISTRY_URL"]
