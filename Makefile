@@ -11,6 +11,10 @@ BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ROOT := services schemas projections tools
 
+# Some machines forbid bytecode. A whole run starts hundreds of Pythons: each would compile all of
+# refold again, which doubles its start, and each of xdist's every test as well.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test test-all lint format types imports pytest model mutants chaos chaos-projector compiled bench lock hooks clean

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from chaos import faults
-from chaos.play import ChaosFailed, Figures, Tell, check_once, play
+from chaos.play import PAUSE_S, ChaosFailed, Figures, Tell, check_once, play
 from chaos.stage import Cluster
 from chaos.traps import Moment
 
@@ -12,6 +12,8 @@ QUICK = {"session_ms": 2_000, "checkpoint_ms": 1_000, "repeat_first_ms": 200}
 """Waits that are shorter than usual, so that a kill is over in seconds."""
 HURRIED = {**QUICK, "log_append_ms": 1_000, "append_timeout_ms": 2_000}
 """So that a few seconds without a broker are a long time."""
+UNHURRIED_S = 0.2
+"""Between the runs of a caller, in the short forms: most of their time they wait for a fault."""
 MOMENTS = (
     Moment.BEFORE_INTENT,
     Moment.AFTER_INTENT,
@@ -86,7 +88,13 @@ async def three_brokers(
     """One of three brokers is lost: it goes on. Two: it stalls, says so, and goes on afterwards."""
     name = "three-brokers"
     async with play(
-        name, cluster, folder, seed=seed, settings=HURRIED if hurried else {}, tell=tell
+        name,
+        cluster,
+        folder,
+        seed=seed,
+        pause_s=UNHURRIED_S if hurried else PAUSE_S,
+        settings=HURRIED if hurried else {},
+        tell=tell,
     ) as playing:
         await playing.progress(runs)
         tell(f"{name}: SIGKILL for broker 1")
@@ -154,7 +162,14 @@ async def rolling(
 async def everything(cluster: Cluster, folder: Path, *, seed: int, tell: Tell) -> Figures:
     """One of each fault, in one go: what `make test` has time for."""
     async with play(
-        "everything", cluster, folder, seed=seed, objects=4, settings=HURRIED, tell=tell
+        "everything",
+        cluster,
+        folder,
+        seed=seed,
+        objects=4,
+        pause_s=UNHURRIED_S,
+        settings=HURRIED,
+        tell=tell,
     ) as playing:
         behind = await faults.behind_proxy(playing, cluster)
         await faults.cut_network(playing, behind, WAYS[seed % 3], 3.5)

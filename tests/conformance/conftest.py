@@ -1,33 +1,21 @@
-"""What the conformance tests share: a real Kafka broker and registry, one for each test process."""
+"""What the conformance tests share: a real registry that has what is released."""
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 
 from refold_schemas.registry import FileRegistry
 from refold_schemas.registry.asking import RegistryAccess
 from refold_schemas.registry.subjects import register
-from refold_tools.devstack import REGISTRY, Ports, Stack
-from support.kafka_broker import Broker, started
 
 
-@pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A running broker, for tests that leave it running."""
-    yield from started(tmp_path_factory)
-
-
-@pytest.fixture(scope="session")
-def registry_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def registry_url(registry_url: str) -> str:
     """A running Apicurio that has all released schemas, for tests that leave them there."""
-    folder = tmp_path_factory.mktemp("registry")
-    with Stack.up(folder, ports=Ports.free(), services={REGISTRY}, tied=True) as stack:
-        url = stack.variables["REFOLD_REGISTRY_URL"]
 
-        async def fill() -> None:
-            async for _ in register(RegistryAccess(url), FileRegistry()):
-                pass
+    async def fill() -> None:
+        async for _ in register(RegistryAccess(registry_url), FileRegistry()):
+            pass
 
-        asyncio.run(fill())
-        yield url
+    asyncio.run(fill())
+    return registry_url

@@ -4,8 +4,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -66,14 +65,6 @@ def secure_settings(ports: Ports, secure: int, keys: Path) -> dict[str, str]:
     }
 
 
-@contextmanager
-def quick_java() -> Iterator[None]:
-    """A broker lives for a minute here: what a JVM compiles thoroughly would never pay."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
-        yield
-
-
 class Broker:
     """One broker with its data in `directory`; its ports stay the same over restarts.
 
@@ -90,11 +81,17 @@ class Broker:
         if secure:
             self._certify(folder)
             settings |= secure_settings(ports, secure_port, folder / "both.pem")
-        # Not tied to us: a test may start it again from a thread that ends before we do.
-        with quick_java():
-            self.stack = Stack.up(
-                folder, ports=ports, services=frozenset({KAFKA}), broker_settings=settings
-            )
+        # Of a broker that ends with us Linux makes one that ends with the thread that started it,
+        # and a test may start it again from one that ends before we do.
+        self._thread = ThreadPoolExecutor(1)
+        self.stack = self._thread.submit(
+            Stack.up,
+            folder,
+            ports=ports,
+            services=frozenset({KAFKA}),
+            broker_settings=settings,
+            tied=True,
+        ).result()
         if secure:
             self._add_users()
 
@@ -127,9 +124,8 @@ class Broker:
                 done.result(30)
 
     def start(self) -> None:
-        """Start it and wait until it answers."""
-        with quick_java():
-            self.stack.start_broker(1)
+        """Start it, if it does not run, and wait until it answers."""
+        self._thread.submit(self.stack.start_broker, 1).result()
 
     def kill(self) -> None:
         """SIGKILL, as a crash or the kernel does."""
@@ -153,12 +149,29 @@ class Broker:
         """SIGCONT."""
         os.kill(self.stack.pid(NAME), signal.SIGCONT)
 
+    def end(self) -> None:
+        """For ever: a clean end would take seconds, and nobody reads its data any more."""
+        self.kill()
+        self.stack.down()
+        self._thread.shutdown()
 
-def started(tmp_path_factory: pytest.TempPathFactory, *, secure: bool = False) -> Iterator[Broker]:
-    """The body of a fixture: a running broker, ended with its tests."""
-    broker = Broker(tmp_path_factory.mktemp("kafka"), secure=secure)
-    try:
-        yield broker
-    finally:
-        broker.kill()  # a clean end would take seconds, and nobody reads its data any more
-        broker.stack.down()
+
+class SharedBroker:
+    """A broker for tests that leave it to others as they found it; it runs while it is wanted."""
+
+    def __init__(self, tmp_path_factory: pytest.TempPathFactory) -> None:
+        self._folders = tmp_path_factory
+        self._broker: Broker | None = None
+
+    def running(self) -> Broker:
+        """Started, or started again where a test has let it end."""
+        if self._broker is None:
+            self._broker = Broker(self._folders.mktemp("kafka"), secure=True)
+        self._broker.start()
+        return self._broker
+
+    def end(self) -> None:
+        """Until somebody wants one again, which will be a fresh one: one that idles costs too."""
+        if self._broker is not None:
+            self._broker.end()
+            self._broker = None

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from refold_tools.bench.stores import KafkaStore, own_broker
+from refold_tools.cli import main
 from refold_tools.devstack import Stack
 
 WITHIN_S = 240.0
@@ -77,5 +78,8 @@ def test_the_bytes_of_a_namespace_are_those_of_its_topics_alone(broker: Stack) -
         (("--only", "append"), "no row append on sqlite"),
     ],
 )
-def test_what_does_not_go_together_is_refused(arguments: tuple[str, ...], said: str) -> None:
-    assert said in bench(*arguments, code=2)["error"]["message"]
+def test_what_does_not_go_together_is_refused(
+    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", *arguments, "--json"]) == 2
+    assert said in json.loads(capsys.readouterr().out.splitlines()[-1])["error"]["message"]

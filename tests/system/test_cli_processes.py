@@ -1,4 +1,8 @@
-"""The real `refold` in processes of its own: killed, resolved, resumed, stopped, restarted."""
+"""The real `refold` in processes of its own: killed, resolved, resumed, stopped, restarted.
+
+Whatever hosts the author's code is a process. Who only reads the log or writes a command into it
+is asked in this one, by the same command line: a process each would take most of the time.
+"""
 
 import asyncio
 import json
@@ -20,6 +24,7 @@ import pytest
 
 from refold.client import BlockingClient, Client
 from refold_projections.fold import Boundary
+from refold_tools.cli import main
 from support.console import crashed
 
 SHOP = """
@@ -72,6 +77,7 @@ async def sleeper(ctx: RunContext) -> None:
     await ctx.sleep(timedelta(days=9))
 """
 REFOLD = [sys.executable, "-m", "refold_tools.cli"]
+HOSTS = ("run", "worker")
 PATIENCE_S = 30.0
 
 
@@ -127,19 +133,25 @@ class Project:
     """A working directory with an app and a log, and the processes that were started in it."""
 
     folder: Path
+    capsys: pytest.CaptureFixture[str]
     children: list[Child] = field(default_factory=list)
 
     def call(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         """Run `refold` to its end; its exit code is as expected."""
-        done = subprocess.run(
-            [*REFOLD, *arguments],
-            cwd=self.folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
+        if arguments[0] in HOSTS:
+            done = subprocess.run(
+                [*REFOLD, *arguments],
+                cwd=self.folder,
+                env=self.environment,
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE_S,
+                check=False,
+            )
+        else:
+            self.capsys.readouterr()
+            ended = main(arguments)
+            done = subprocess.CompletedProcess(arguments, ended, *self.capsys.readouterr())
         assert done.returncode == code, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
         assert not crashed(done.stderr)
         return done
@@ -164,8 +176,7 @@ class Project:
 
     @property
     def environment(self) -> dict[str, str]:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("REFOLD_")}
-        return {**kept, "PYTHONUNBUFFERED": "1"}
+        return {**os.environ, "PYTHONUNBUFFERED": "1"}
 
     @property
     def charges(self) -> list[str]:
@@ -182,9 +193,14 @@ class Project:
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Iterator[Project]:
+def project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Project]:
     (tmp_path / "shop.py").write_text(SHOP)
-    made = Project(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for name in [one for one in os.environ if one.startswith("REFOLD_")]:
+        monkeypatch.delenv(name)
+    made = Project(tmp_path, capsys)
     yield made
     for child in made.children:
         if child.process.poll() is None:

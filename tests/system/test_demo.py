@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from refold_tools.cli import main
+
 ROOT = Path(__file__).parents[2]
 REFOLD = [sys.executable, "-m", "refold_tools.cli"]
 WITHIN_S = 120.0
@@ -73,6 +75,7 @@ def check_timeline(timeline: str) -> list[str]:
     return spoken
 
 
+@pytest.mark.untraced  # the same on Kafka is
 def test_the_demo_dies_twice_and_refunds_once(tmp_path: Path) -> None:
     done = refold(tmp_path, "demo", "--json")
     told = json.loads(done.stdout.splitlines()[-1])
@@ -99,6 +102,7 @@ def test_the_demo_dies_twice_and_refunds_once(tmp_path: Path) -> None:
     assert "executed twice: decide#31, which only reads" in spoken[-1]
 
 
+@pytest.mark.untraced
 def test_a_demo_killed_at_the_e_mail_asks_a_person_and_its_log_can_be_read(tmp_path: Path) -> None:
     # Relative to the folder that the demo is called in, whatever lies around there.
     url = "sqlite:///demo.db"
@@ -176,13 +180,19 @@ def test_the_recorded_agent_plays_a_file(tmp_path: Path) -> None:
     ],
 )
 def test_a_demo_that_is_asked_wrongly_says_so(
-    tmp_path: Path, arguments: Sequence[str], said: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: Sequence[str],
+    said: str,
 ) -> None:
-    done = refold(tmp_path, "demo", *arguments, "--json", code=2)
-    error = json.loads(done.stdout.splitlines()[-1])["error"]
+    monkeypatch.chdir(tmp_path)
+    assert main(["demo", *arguments, "--json"]) == 2
+    out, err = capsys.readouterr()
+    error = json.loads(out.splitlines()[-1])["error"]
     assert said in error["message"]
     assert error["next"]
-    assert children_of(done.stderr) == []
+    assert children_of(err) == []
 
 
 def test_a_demo_without_its_extra_names_it(tmp_path: Path) -> None:

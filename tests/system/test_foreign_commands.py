@@ -35,7 +35,7 @@ from refold_tools.devstack.jars import bring
 from refold_tools.devstack.java import choose, javas
 from refold_tools.devstack.telling import quiet
 from support.java_compiler import compile_java
-from support.kafka_broker import JAVA_MIN, Broker, started
+from support.kafka_broker import JAVA_MIN, Broker
 
 REFOLD = [sys.executable, "-m", "refold_tools.cli"]
 EXAMPLES = Path(__file__).parents[2] / "examples" / "producers"
@@ -58,11 +58,6 @@ async def wait(ctx: RunContext, pence: int) -> int:
     await ctx.sleep(timedelta(days=1))
     return pence
 """
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    yield from started(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

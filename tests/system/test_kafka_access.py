@@ -1,7 +1,6 @@
 """A Kafka broker that asks who comes in: TLS and SASL, as `REFOLD_KAFKA_*` say."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,21 +8,16 @@ import pytest
 from refold.log import Entry, Topic, open_log
 from refold_schemas.errors import LogUnavailable
 from refold_schemas.errors.cli import SettingInvalid
-from support.kafka_broker import PASSWORD, SCRAM_PASSWORDS, USER, Broker, started
-
-
-@pytest.fixture(scope="module")
-def secure_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    yield from started(tmp_path_factory, secure=True)
+from support.kafka_broker import PASSWORD, SCRAM_PASSWORDS, USER, Broker
 
 
 @pytest.fixture
-def url(secure_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> str:
+def url(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("REFOLD_KAFKA_SECURITY_PROTOCOL", "SASL_SSL")
     monkeypatch.setenv("REFOLD_KAFKA_USERNAME", USER)
     monkeypatch.setenv("REFOLD_KAFKA_PASSWORD", PASSWORD)
-    monkeypatch.setenv("REFOLD_KAFKA_CAFILE", str(secure_broker.cafile))
-    return f"kafka://{secure_broker.secure_server}/secure?partitions=2"
+    monkeypatch.setenv("REFOLD_KAFKA_CAFILE", str(broker.cafile))
+    return f"kafka://{broker.secure_server}/secure?partitions=2"
 
 
 async def works(url: str) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from refold import App, Client, Effect, Policy
 from refold.engine.ending import LogWasCut
 from refold.log import Ack, Topic
 from refold.worker import Worker, WorkerEvent, WorkerSettings
-from support.kafka_broker import Broker, started
+from support.kafka_broker import Broker
 from support.kafka_maker import MakeKafkaLog
 
 ANSWERS = (
@@ -30,12 +30,6 @@ ANSWERS = (
 )
 MORE = 3
 WITHIN_S = 90.0
-
-
-@pytest.fixture(scope="module")
-def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker for these tests alone: its log is cut."""
-    yield from started(tmp_path_factory)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from chaos import scenarios, storms
 from chaos.play import Figures
 from chaos.stage import Cluster
 
+pytestmark = pytest.mark.untraced
 SEED = 7
 GROWTH_MAX_MB = 100
 """Of a worker's memory in a flood: what it needs at work, and the state of runs that have ended."""

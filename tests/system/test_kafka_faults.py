@@ -1,20 +1,13 @@
 """A Kafka broker that is killed, away, and back: what the log says of it, and what is kept."""
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 
 from refold.log import Entry, Topic
 from refold_schemas.errors import LogUnavailable, RefoldError
-from support.kafka_broker import Broker, started
+from support.kafka_broker import Broker
 from support.kafka_maker import MakeKafkaLog
-
-
-@pytest.fixture(scope="module")
-def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker for these tests alone: it is killed, and has little to recover then."""
-    yield from started(tmp_path_factory)
 
 
 @pytest.fixture

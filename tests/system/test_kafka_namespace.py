@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,7 @@ from refold.log.kafka import KafkaLog
 from refold.projector import Projector
 from refold_schemas.errors import PartitionsRaised
 from refold_tools.cli import main
-from refold_tools.devstack import Stack
-from support.kafka_broker import started
+from support.kafka_broker import Broker
 from support.postgres import until as wait_until
 from support.projecting import QUICK
 
@@ -56,12 +55,6 @@ async def order(ctx: RunContext, pence: int) -> str:
 SOON = timedelta(seconds=90)
 
 
-@pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    for broker in started(tmp_path_factory):
-        yield broker.stack
-
-
 class Refold:
     """The command line in this process: what stands in the last line of its JSON."""
 
@@ -83,8 +76,8 @@ def until(check: Callable[[], bool], what: str) -> None:
         assert time.monotonic() < end, f"not within {WITHIN_S:g} s: {what}"
 
 
-def raise_count(stack: Stack, topic: str, count: int) -> None:
-    admin = AdminClient({"bootstrap.servers": stack.bootstrap})
+def raise_count(broker: Broker, topic: str, count: int) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.server})
     for done in admin.create_partitions([NewPartitions(topic, count)]).values():
         done.result(30)
 
@@ -141,14 +134,14 @@ def homes_of(url: str, *status: str) -> dict[str, int]:
 
 
 def test_a_raised_partition_count_moves_no_run(
-    stack: Stack,
+    broker: Broker,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "shop.py").write_text(APP)
-    url = f"kafka://{stack.bootstrap}/f21"
+    url = f"kafka://{broker.server}/f21"
     Refold(f"{url}?partitions=6", capsys)("namespace", "create")
     refold = Refold(url, capsys)
     running = Worker(tmp_path, url)
@@ -165,7 +158,7 @@ def test_a_raised_partition_count_moves_no_run(
         assert homes == {name: partition_for(name, 6) for name in homes}
 
         # Only one topic: the running worker notices, names the counts, hands over and ends.
-        raise_count(stack, "f21.commands", 12)
+        raise_count(broker, "f21.commands", 12)
         until(lambda: running.process.poll() is not None, "the worker ends")
         assert running.process.returncode == 4
         told = json.loads(running.said().splitlines()[-1])["error"]
@@ -174,7 +167,7 @@ def test_a_raised_partition_count_moves_no_run(
         assert "namespace upgrade" in told["next"]
 
         # Two of them, as in the report: no worker starts, every run can be read where it is.
-        raise_count(stack, "f21.events", 12)
+        raise_count(broker, "f21.events", 12)
         refused = refold("worker", "shop:app", code=4)["error"]
         assert refused["code"] == "R320"
         assert "f21.events 12, f21.snapshots 6" in refused["message"]
@@ -218,9 +211,9 @@ def test_a_raised_partition_count_moves_no_run(
 
 
 def test_a_projector_notices_partitions_that_it_does_not_know(
-    stack: Stack, postgres: str, capsys: pytest.CaptureFixture[str]
+    broker: Broker, postgres: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    url = f"kafka://{stack.bootstrap}/f21p"
+    url = f"kafka://{broker.server}/f21p"
     Refold(f"{url}?partitions=2", capsys)("namespace", "create")
     refold = Refold(url, capsys)
     seen = "select partition from v1_partitions order by partition"
@@ -237,7 +230,7 @@ def test_a_projector_notices_partitions_that_it_does_not_know(
         log, _, running = await projected()
         await wait_until(postgres, f"select 1 from ({seen}) p having count(*) = 2")
         for topic in ("commands", "events", "snapshots"):
-            await asyncio.to_thread(raise_count, stack, f"f21p.{topic}", 4)
+            await asyncio.to_thread(raise_count, broker, f"f21p.{topic}", 4)
         with pytest.raises(PartitionsRaised, match="events 4") as caught:
             async with asyncio.timeout(WITHIN_S):
                 await running
@@ -253,32 +246,32 @@ def test_a_projector_notices_partitions_that_it_does_not_know(
     asyncio.run(main())
 
 
-def alter(stack: Stack, topic: str, name: str, value: str) -> None:
-    admin = AdminClient({"bootstrap.servers": stack.bootstrap})
+def alter(broker: Broker, topic: str, name: str, value: str) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.server})
     change = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource("topic", topic, incremental_configs=[change])
     for done in admin.incremental_alter_configs([resource]).values():
         done.result(30)
 
 
-def delete(stack: Stack, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": stack.bootstrap})
+def delete(broker: Broker, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.server})
     for done in admin.delete_topics([topic]).values():
         done.result(30)
 
 
 def test_an_upgrade_corrects_what_can_be_and_says_it(
-    stack: Stack, capsys: pytest.CaptureFixture[str]
+    broker: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """F19: retention and timestamps; snapshots, which are made anew; events, which never are."""
-    url = f"kafka://{stack.bootstrap}/worn"
+    url = f"kafka://{broker.server}/worn"
     refold = Refold(url, capsys)
     assert refold("namespace", "upgrade", code=4)["error"]["code"] == "R304"
     Refold(f"{url}?partitions=2", capsys)("namespace", "create")
     assert refold("namespace", "upgrade")["changes"] == []
-    alter(stack, "worn.events", "retention.ms", "1000")
-    alter(stack, "worn.commands", "message.timestamp.type", "CreateTime")
-    delete(stack, "worn.snapshots")
+    alter(broker, "worn.events", "retention.ms", "1000")
+    alter(broker, "worn.commands", "message.timestamp.type", "CreateTime")
+    delete(broker, "worn.snapshots")
     wanted = [
         "makes worn.snapshots with 2 partitions",
         "worn.commands: message.timestamp.type=CreateTime becomes LogAppendTime",
@@ -290,7 +283,7 @@ def test_an_upgrade_corrects_what_can_be_and_says_it(
     assert shown["problems"] == []
     assert shown["topics"]["worn.events"]["settings"]["retention.ms"] == "-1"
     assert shown["topics"]["worn.snapshots"]["settings"]["cleanup.policy"] == "compact"
-    delete(stack, "worn.events")
+    delete(broker, "worn.events")
     until(lambda: lost(url, capsys) == "R321", "the broker has forgotten the events")
 
 

@@ -23,7 +23,7 @@ from refold_schemas.registry.avro import parse
 from refold_schemas.registry.files import ID_MIN
 from refold_schemas.values import encode_value
 from refold_tools.cli import main
-from refold_tools.devstack import KAFKA, REGISTRY, Ports, Stack
+from support.kafka_broker import Broker
 from support.registry_proxy import FAIL, STALL, RegistryProxy
 
 REFOLD = [sys.executable, "-m", "refold_tools.cli"]
@@ -49,17 +49,9 @@ async def waits(ctx: RunContext, pence: int) -> int:
 """
 
 
-@pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    folder = tmp_path_factory.mktemp("kafka-registry")
-    services = frozenset({KAFKA, REGISTRY})
-    with Stack.up(folder, ports=Ports.free(), services=services, tied=True) as stack:
-        yield stack
-
-
 @pytest.fixture
-def proxy(stack: Stack) -> Iterator[RegistryProxy]:
-    proxy = RegistryProxy(stack.variables["REFOLD_REGISTRY_URL"])
+def proxy(registry_url: str) -> Iterator[RegistryProxy]:
+    proxy = RegistryProxy(registry_url)
     yield proxy
     proxy.refuse()
 
@@ -169,36 +161,35 @@ def findings(refold: Cli, registry: str, url: str) -> dict[str, Any]:
 
 
 def test_who_writes_needs_the_schemas_and_who_reads_needs_the_registry(
-    stack: Stack, refold: Cli
+    broker: Broker, registry_url: str, refold: Cli
 ) -> None:
-    registry = stack.variables["REFOLD_REGISTRY_URL"]
-    url = f"kafka://{stack.bootstrap}/bound"
+    url = f"kafka://{broker.server}/bound"
     refold(None, "namespace", "create", "--log", f"{url}?partitions=1")
     nobody = "http://127.0.0.1:1/apis/ccompat/v7"
     told = refold(nobody, "worker", "shop_with_ids:app", "--log", url, code=4)
     assert told["error"]["code"] == "R209"
-    told = refold(registry, "worker", "shop_with_ids:app", "--log", url, code=3)
+    told = refold(registry_url, "worker", "shop_with_ids:app", "--log", url, code=3)
     assert told["error"]["code"] == "R210"
     assert "refold schemas register" in told["error"]["next"]
     start = ("start", "order", "--input", "1", "--within", "0", "--log", url)
-    assert refold(registry, *start, code=3)["error"]["code"] == "R210"
+    assert refold(registry_url, *start, code=3)["error"]["code"] == "R210"
     assert ids_of(url, Topic.EVENTS) == ids_of(url, Topic.COMMANDS) == set()
 
-    checked = refold(registry, "schemas", "check", code=1)
+    checked = refold(registry_url, "schemas", "check", code=1)
     assert len(checked["problems"]) == checked["schemas"]
-    would = refold(registry, "schemas", "register", "--dry-run")
-    did = refold(registry, "schemas", "register")
+    would = refold(registry_url, "schemas", "register", "--dry-run")
+    did = refold(registry_url, "schemas", "register")
     assert [(one["what"], one["name"]) for one in would["did"]] == [
         (one["what"], one["name"]) for one in did["did"]
     ]
-    assert refold(registry, "schemas", "register")["did"] == []
-    assert refold(registry, "schemas", "check")["problems"] == []
-    listed = refold(registry, "schemas", "list")["schemas"]
+    assert refold(registry_url, "schemas", "register")["did"] == []
+    assert refold(registry_url, "schemas", "check")["problems"] == []
+    listed = refold(registry_url, "schemas", "list")["schemas"]
     given = {one["registry_id"] for one in listed}
     assert None not in given
 
-    ran = refold(registry, "run", "shop_with_ids:app", "order", "--input", "4160", "--run-id", "r1",
-                 "--log", url)  # fmt: skip
+    begun = ("run", "shop_with_ids:app", "order", "--input", "4160", "--run-id", "r1")
+    ran = refold(registry_url, *begun, "--log", url)
     assert ran["status"] == "completed"
     assert ran["result"] == 4161
     for topic in (Topic.EVENTS, Topic.COMMANDS):
@@ -210,10 +201,10 @@ def test_who_writes_needs_the_schemas_and_who_reads_needs_the_registry(
         told = refold(None, *command, "--log", url, code=4)
         assert told["error"]["code"] == "R208"
         assert "REFOLD_REGISTRY_URL" in told["error"]["next"]
-        assert refold(registry, *command, "--log", url)
+        assert refold(registry_url, *command, "--log", url)
     assert refold(nobody, "boundary", "r1", "--log", url, code=4)["error"]["code"] == "R208"
 
-    seen = findings(refold, registry, url)
+    seen = findings(refold, registry_url, url)
     assert seen["registry"]["verdict"] == "ok"
     seen = findings(refold, nobody, url)
     assert seen["registry"]["verdict"] == "wrong"
@@ -222,14 +213,15 @@ def test_who_writes_needs_the_schemas_and_who_reads_needs_the_registry(
 
 
 def test_tools_that_make_what_is_missing_register_and_a_log_in_a_file_needs_nobody(
-    stack: Stack, refold: Cli, folder: Path
+    broker: Broker, registry_url: str, refold: Cli, folder: Path
 ) -> None:
     """As after `eval "$(refold devstack up)"`: what the README says works with it exported."""
-    registry = stack.variables["REFOLD_REGISTRY_URL"]
-    url = f"kafka://{stack.bootstrap}/made"
-    refold(registry, "namespace", "create", "--log", f"{url}?partitions=1")
-    assert refold(registry, "schemas", "check")["problems"] == []
-    told = refold(registry, "demo", "--log", f"kafka://{stack.bootstrap}/demo?partitions=1")
+    url = f"kafka://{broker.server}/made"
+    refold(registry_url, "namespace", "create", "--log", f"{url}?partitions=1")
+    assert refold(registry_url, "schemas", "check")["problems"] == []
+    told = refold(
+        registry_url, "demo", "--log", f"kafka://{broker.server}/demo-with-ids?partitions=1"
+    )
     assert told["completed"] is True
     nobody = "http://127.0.0.1:1/"
     file = f"sqlite:///{folder}/log.db"
@@ -266,16 +258,15 @@ async def published(url: str, entries: list[Entry]) -> None:
 
 
 def test_commands_under_new_ids_wait_for_a_registry_that_refuses_stalls_and_fails(
-    stack: Stack, refold: Cli, folder: Path, proxy: RegistryProxy
+    broker: Broker, registry_url: str, refold: Cli, folder: Path, proxy: RegistryProxy
 ) -> None:
     """F36: fifty commands, two ids not asked for yet. None is lost, refused or overtaken."""
-    registry = stack.variables["REFOLD_REGISTRY_URL"]
-    url = f"kafka://{stack.bootstrap}/away"
-    refold(registry, "namespace", "create", "--log", f"{url}?partitions=1")
+    url = f"kafka://{broker.server}/away"
+    refold(registry_url, "namespace", "create", "--log", f"{url}?partitions=1")
     starts, cancels = (with_a_note(f"refold.commands.{n}") for n in ("StartRun", "CancelRun"))
 
     async def registered() -> tuple[int, int]:
-        async with Asking(RegistryAccess(registry)) as asking:
+        async with Asking(RegistryAccess(registry_url)) as asking:
             return (
                 await asking.register("refold.commands.StartRun", starts),
                 await asking.register("refold.commands.CancelRun", cancels),
@@ -293,12 +284,12 @@ def test_commands_under_new_ids_wait_for_a_registry_that_refuses_stalls_and_fail
     entries = [entry for pair in pairs for entry in pair]
 
     def statuses() -> list[str]:
-        found = refold(registry, "runs", "--run", "waits", "--log", url)["runs"]
+        found = refold(registry_url, "runs", "--run", "waits", "--log", url)["runs"]
         return [one["status"] for one in found]
 
     def known_run(run_id: str) -> None:
         """Under ids that the worker knows: it does not notice that anything is missing."""
-        refold(registry, "start", "order", "--input", "1", "--run-id", run_id, "--wait",
+        refold(registry_url, "start", "order", "--input", "1", "--run-id", run_id, "--wait",
                "--within", "60", "--log", url)  # fmt: skip
 
     with Serving(folder, proxy.url, url) as worker:
@@ -328,7 +319,7 @@ def test_commands_under_new_ids_wait_for_a_registry_that_refuses_stalls_and_fail
         until(lambda: statuses() == ["cancelled"] * len(names), "all are decided, in their order")
 
     async def histories() -> dict[str, list[str]]:
-        async with Client(url, registry_url=registry) as client:
+        async with Client(url, registry_url=registry_url) as client:
             return {
                 name: [type(one.event).__name__ async for one in client.history(name)]
                 for name in names
@@ -337,5 +328,5 @@ def test_commands_under_new_ids_wait_for_a_registry_that_refuses_stalls_and_fail
     for told in asyncio.run(histories()).values():
         assert "CommandRejected" not in told
         assert told.index("RunStarted") < told.index("RunCancelRequested")
-    shown = refold(registry, "namespace", "show", "--log", url)
+    shown = refold(registry_url, "namespace", "show", "--log", url)
     assert shown["topics"]["away.dead-letters"]["bounds"] == [[0, 0]]

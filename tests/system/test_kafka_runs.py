@@ -6,11 +6,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     AlterConfigOpType,
@@ -18,7 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ConfigResource,
 )
 
-from refold_tools.devstack import KAFKA, Ports, Stack
+from support.kafka_broker import Broker
 
 REFOLD = [sys.executable, "-m", "refold_tools.cli"]
 WITHIN_S = 120.0
@@ -49,13 +48,6 @@ async def order(ctx: RunContext, pence: int) -> str:
 """
 
 
-@pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    folder = tmp_path_factory.mktemp("kafka-runs")
-    with Stack.up(folder, ports=Ports.free(), services=frozenset({KAFKA})) as stack:
-        yield stack
-
-
 def refold(folder: Path, *arguments: str, code: int = 0) -> Any:
     """The last line of its JSON."""
     done = subprocess.run(
@@ -81,8 +73,8 @@ def until(check: Callable[[], bool], what: str) -> None:
         time.sleep(0.05)
 
 
-def test_the_demo_on_kafka_dies_twice_and_refunds_once(stack: Stack, tmp_path: Path) -> None:
-    url = f"kafka://{stack.bootstrap}/demo?partitions=4"
+def test_the_demo_on_kafka_dies_twice_and_refunds_once(broker: Broker, tmp_path: Path) -> None:
+    url = f"kafka://{broker.server}/demo?partitions=4"
     told = refold(tmp_path, "demo", "--log", url)
     assert told["completed"] is True
     assert told["effects"] == {"ticket": 1, "email": 1, "refund": 1, "note": 1}
@@ -99,11 +91,11 @@ def test_the_demo_on_kafka_dies_twice_and_refunds_once(stack: Stack, tmp_path: P
 
 
 def test_a_frozen_worker_is_replaced_and_what_it_does_late_is_evidence(
-    stack: Stack, tmp_path: Path
+    broker: Broker, tmp_path: Path
 ) -> None:
     """SIGSTOP inside a call for longer than the session: the same key, and a report for all."""
     (tmp_path / "shop.py").write_text(APP)
-    url = f"kafka://{stack.bootstrap}/frozen"
+    url = f"kafka://{broker.server}/frozen"
     refold(tmp_path, "namespace", "create", "--log", f"{url}?partitions=1")
     workers: list[subprocess.Popen[bytes]] = []
 
@@ -163,17 +155,17 @@ def test_a_frozen_worker_is_replaced_and_what_it_does_late_is_evidence(
 
 
 def test_topics_that_forget_are_served_by_no_worker_and_doctor_says_so(
-    stack: Stack, tmp_path: Path
+    broker: Broker, tmp_path: Path
 ) -> None:
     """F19: a retention on the events would lose runs that wait for longer."""
     (tmp_path / "shop.py").write_text(APP)
-    url = f"kafka://{stack.bootstrap}/forgetful"
+    url = f"kafka://{broker.server}/forgetful"
     refold(tmp_path, "namespace", "create", "--log", f"{url}?partitions=1")
     seen = refold(tmp_path, "doctor", "--log", url)
     assert "not a disk" in json.dumps(seen)
     change = ConfigEntry("retention.ms", "1000", incremental_operation=AlterConfigOpType.SET)
     topic = ConfigResource("topic", "forgetful.events", incremental_configs=[change])
-    admin = AdminClient({"bootstrap.servers": stack.bootstrap})
+    admin = AdminClient({"bootstrap.servers": broker.server})
     for altered in admin.incremental_alter_configs([topic]).values():
         altered.result(30)
     until(lambda: "retention.ms=1000" in json.dumps(doctor(tmp_path, url)), "the topic has changed")

@@ -8,7 +8,7 @@ import json
 import subprocess
 import sys
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -29,7 +29,7 @@ from refold_schemas.errors import EventsGone, RefoldError
 from refold_schemas.events import CommandRejected
 from refold_schemas.registry import FileRegistry
 from refold_schemas.values import encode_value
-from support.kafka_broker import Broker, started
+from support.kafka_broker import Broker
 
 CODEC = Codec(FileRegistry())
 SETTINGS = WorkerSettings(checkpoint_ms=200, idle_after_ms=500)
@@ -46,11 +46,6 @@ async def reminder(ctx: RunContext, pence: int) -> int:
     await ctx.sleep(timedelta(days=30))
     return pence
 """
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    yield from started(tmp_path_factory)
 
 
 class Shop:

@@ -24,17 +24,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from refold.log import Topic
 from refold.telemetry import BY_NAME
 from refold_schemas.errors.log import LogUnavailable
-from support.kafka_broker import SCRAM_PASSWORDS, USER, Broker, started
+from support.kafka_broker import SCRAM_PASSWORDS, USER, Broker
 from support.live_play import LivePlay, LiveProcess, asked, killed_and_scaled, shown
 from support.otlp import Collector, collector
 
 pytestmark = pytest.mark.untraced
 REFOLD = [sys.executable, "-m", "refold_tools.cli"]
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    yield from started(tmp_path_factory, secure=True)
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from refold.log.kafka import KafkaLog
 from refold.log.kafka_access import Access
 from refold.log.sqlite import SqliteLog
 from refold_tools.processes import ends_with_parent
-from support import kafka_broker
 from support.kafka_broker import Broker
 from support.log_load import Load
 from support.postgres import Postgres, rows
@@ -112,11 +110,6 @@ def test_killed_under_load_two_at_once_and_without_their_database_for_a_while(
     found, row_count = asyncio.run(play())
     assert found == []
     assert row_count > 200
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    yield from kafka_broker.started(tmp_path_factory)
 
 
 def test_on_kafka_the_partitions_are_shared_out_and_go_over_when_one_is_killed(
