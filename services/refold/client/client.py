@@ -16,7 +16,6 @@ from refold.client.questions import BoundaryAt, Questions, RunSummary
 from refold.client.reading import Meter, Progress
 from refold.client.repeats import check_same
 from refold.client.tail import Decision, PartitionTail
-from refold.client.turns import Turns
 from refold.client.urls import with_namespace
 from refold.client.waiting import done_within
 from refold.log import Log, open_log
@@ -50,8 +49,6 @@ from refold_schemas.events import CommandRejected
 from refold_schemas.values import canon_of, check_run_id, encode_value
 
 BY_DEFAULT = "client"
-CALLERS_AT_ONCE = 64
-"""Callers of a crowd whose commands are made before what there is of them is sent."""
 SEND_MIN_S = 1.0
 """How long the log has to store a command, however short `within` is: 0 means do not wait for its
 decision."""
@@ -92,7 +89,6 @@ class Client(Questions):
         self._may_write = False
         self._tails: dict[int, PartitionTail] = {}
         self._outboxes: dict[int, Outbox] = {}
-        self._arriving, self._sending = Turns(CALLERS_AT_ONCE), Turns(CALLERS_AT_ONCE)
         self.sent: Counter[str] = Counter()
         """Commands that the log has acknowledged, by their kind."""
 
@@ -159,7 +155,6 @@ class Client(Questions):
         Raises BadRunId, ValueRefused, RunExists (other input), FunctionUnknown, InputInvalid,
         CommandUndecided after `within` (None waits for ever), CommandUnknown.
         """
-        await self._arriving.take()
         run_id = str(uuid.uuid4()) if run_id is None else run_id
         check_run_id(run_id)
         value = encode_value(input, path="input")
@@ -321,7 +316,6 @@ class Client(Questions):
             )
         tail = self._tail(partition)
         await tail.begin()
-        await self._sending.take()  # they all waited for the same position
         decided = tail.expect(command.command_id)
         try:
             if within is None:
