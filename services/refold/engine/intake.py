@@ -6,9 +6,9 @@ belongs elsewhere is sent on (`sending`).
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
-from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from refold.app.definitions import StepDef
 from refold.engine import decide
@@ -25,7 +25,7 @@ from refold_schemas.commands import (
     ResolveStep,
     RetryRun,
     StartRun,
-    chars_max,
+    too_long,
 )
 from refold_schemas.errors import (
     BadRunId,
@@ -359,23 +359,6 @@ def _type_words(steps: Mapping[str, StepDef], name: str) -> str:
         return ""
     returns = definition.returns
     return f" ({returns.__name__})" if isinstance(returns, type) else f" ({returns})"
-
-
-def too_long(command: Command) -> str | None:
-    """Which text of a command is longer than a name, a sentence or an id ever is."""
-    kind: Any = type(command)
-    for name in _names_in(kind):
-        text = getattr(command, name)
-        limit = chars_max(name)
-        if isinstance(text, str) and len(text) > limit:
-            return f"its {name} has {len(text):,} characters, {limit:,} are allowed"
-    return None
-
-
-@cache
-def _names_in(kind: type) -> tuple[str, ...]:
-    """The fields of a command; to ask a dataclass for them costs more than to look at each."""
-    return tuple([field.name for field in fields(kind)])
 
 
 def key_of(record: Record) -> bytes | None:
