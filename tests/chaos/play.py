@@ -19,8 +19,6 @@ from chaos.traps import Moment
 from refold.client import Client
 
 ENDS_WITHIN_S = 240.0
-PAUSE_S = 0.05
-"""Between the runs of a caller."""
 Figures = dict[str, Any]
 Tell = Callable[[str], None]
 
@@ -106,7 +104,7 @@ async def play(
     workers: int = 2,
     orders: int = 3,
     objects: int = 3,
-    pause_s: float = PAUSE_S,
+    pause_s: float = 0.05,
     settings: Figures | None = None,
     tell: Tell = lambda _: None,
 ) -> AsyncIterator[Play]:

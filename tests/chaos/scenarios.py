@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from chaos import faults
-from chaos.play import PAUSE_S, ChaosFailed, Figures, Tell, check_once, play
+from chaos.play import ChaosFailed, Figures, Tell, check_once, play
 from chaos.stage import Cluster
 from chaos.traps import Moment
 
@@ -12,8 +12,6 @@ QUICK = {"session_ms": 2_000, "checkpoint_ms": 1_000, "repeat_first_ms": 200}
 """Waits that are shorter than usual, so that a kill is over in seconds."""
 HURRIED = {**QUICK, "log_append_ms": 1_000, "append_timeout_ms": 2_000}
 """So that a few seconds without a broker are a long time."""
-UNHURRIED_S = 0.2
-"""Between the runs of a caller, in the short forms: most of their time they wait for a fault."""
 MOMENTS = (
     Moment.BEFORE_INTENT,
     Moment.AFTER_INTENT,
@@ -92,7 +90,6 @@ async def three_brokers(
         cluster,
         folder,
         seed=seed,
-        pause_s=UNHURRIED_S if hurried else PAUSE_S,
         settings=HURRIED if hurried else {},
         tell=tell,
     ) as playing:
@@ -167,7 +164,6 @@ async def everything(cluster: Cluster, folder: Path, *, seed: int, tell: Tell) -
         folder,
         seed=seed,
         objects=4,
-        pause_s=UNHURRIED_S,
         settings=HURRIED,
         tell=tell,
     ) as playing:
