@@ -46,25 +46,21 @@ class Packer:
         empty = _whole(codec, ())
         probe = slot_kept(Slot("s", "s", 0))
         one = _whole(codec, (probe,))
-        out = bytearray()
-        self._write(probe, out)
         # An array of Avro: how many items, those, and a zero; an empty one is the zero alone.
         head = 0
         while one[head] == empty[head]:
             head += 1
         self._before = empty[:head] + ONE_ITEM
         self._after = empty[head:]
-        assert self._before + bytes(out) + self._after == one
+        assert self._write(probe, self._before) + self._after == one
 
     def slot(self, slot: Slot) -> bytes:
         """One slot, values included."""
-        kept, out = slot_kept(slot), bytearray(self._before)
+        kept = slot_kept(slot)
         try:
-            self._write(kept, out)
+            return self._write(kept, self._before) + self._after
         except Exception:  # whatever it was, the whole message is refused with the field's name
             return _whole(self._codec, (kept,))
-        out += self._after
-        return bytes(out)
 
 
 ONE_ITEM = b"\x02"

@@ -7,7 +7,7 @@ from refold_schemas.codec import resolving
 from refold_schemas.codec.bounds import Broken
 from refold_schemas.codec.classes import CLASSES
 from refold_schemas.codec.quick import quick_reader
-from refold_schemas.codec.quick_writing import quick_part_writer, quick_writer
+from refold_schemas.codec.quick_writing import QuickWrite, quick_part_writer, quick_writer
 from refold_schemas.codec.resolving import Unresolved
 from refold_schemas.codec.writing import Classes, Unfit, Write, strict_writer
 from refold_schemas.commands import Command
@@ -46,7 +46,7 @@ class Codec:
         self._upcasts = upcasts
         self._classes = classes
         self._names = {cls: name for name, cls in classes.items()}
-        self._writers: dict[type, tuple[bytes, Write, Write]] = {}
+        self._writers: dict[type, tuple[bytes, QuickWrite, Write]] = {}
         self._readers: dict[int, Callable[[bytes], Any]] = {}
 
     def encode(self, message: Message) -> bytes:
@@ -59,10 +59,8 @@ class Codec:
         if found is None:
             found = self._writers[type(message)] = self._writer(type(message))
         frame, quick, strict = found
-        out = bytearray(frame)
         try:
-            quick(message, out)
-            return bytes(out)
+            return quick(message, frame)
         except Exception:  # whatever it was, the strict writer finds it and says it
             out = bytearray(frame)
         try:
@@ -71,8 +69,8 @@ class Codec:
             raise _mismatch(type(message).__name__, unfit) from None
         return bytes(out)
 
-    def part_writer(self, whole: type, part: type) -> Write:
-        """Return what appends a record that stands inside messages of the class `whole`, unframed.
+    def part_writer(self, whole: type, part: type) -> QuickWrite:
+        """Return the writer of a record that stands inside messages of the class `whole`, unframed.
 
         For whoever makes many messages that differ in one such record alone. It raises, whatever
         it is, where a value does not fit; `encode` of the whole message says why.
@@ -138,7 +136,7 @@ class Codec:
             return None
         return name.rpartition(".")[2]
 
-    def _writer(self, cls: type) -> tuple[bytes, Write, Write]:
+    def _writer(self, cls: type) -> tuple[bytes, QuickWrite, Write]:
         name = self._names.get(cls)
         if name is None:
             raise SchemaMismatch(cls.__qualname__, "", "it is no event, command or snapshot")

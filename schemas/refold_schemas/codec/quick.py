@@ -12,8 +12,10 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Final, Protocol
 
 from refold_schemas.codec.bounds import read_long, takes_bytes
-from refold_schemas.codec.writing import Classes
+from refold_schemas.codec.writing import Classes, strict_writer
 from refold_schemas.registry.avro import BadSchema, Parsed
+from refold_schemas.values.frozen import blank_of
+from refold_schemas.values.generated import generated
 
 
 class Read(Protocol):
@@ -26,6 +28,10 @@ class Read(Protocol):
 
 class Odd(Exception):
     """Bytes that the quick reader does not expect: rare, or broken."""
+
+
+USUAL: Final = {"refold.values.Value": ("", 1, "j1", None)}
+"""With what nearly every instance of a record begins: read and written at once where it is that."""
 
 
 def quick_reader(parsed: Parsed, classes: Classes) -> Read:
@@ -56,14 +62,35 @@ class _Compiler:
     def _generate(self, name: str) -> Read:
         cls = self._classes[name]
         shown: dict[str, Any] = {"cls": cls, "Odd": Odd, "read_long": read_long}
+        shown["usual"] = USUAL.get(name)
         lines = ["def read(data, at):"]
         described = self._schemas[name]["fields"]
+        usual = USUAL.get(name, ())
+        head: list[str] = []
         for index, field in enumerate(described):
-            lines += (f"    {line}" for line in self._field(field["type"], f"v{index}", shown))
-        lines += (f"    {line}" for line in _construction(cls, len(described), shown))
-        exec(compile("\n".join(lines), f"<reader of {name}>", "exec"), shown)
-        read: Read = shown["read"]
+            here = head if index < len(usual) else lines
+            here += (f"    {line}" for line in self._field(field["type"], f"v{index}", shown))
+            if index + 1 == len(usual):
+                lines += self._usual(described, usual, head)
+        names = [field["name"] for field in described]
+        lines += (f"    {line}" for line in _construction(cls, names, shown))
+        read: Read = generated(lines, shown, title=f"<reader of {name}>")
         return read
+
+    def _usual(
+        self, described: list[dict[str, Any]], usual: tuple[Any, ...], head: list[str]
+    ) -> list[str]:
+        """Return the lines that read the first fields at once, or as `head` does it."""
+        written = bytearray()
+        for field, value in zip(described, usual, strict=False):
+            strict_writer(Parsed(field["type"], self._schemas), {})(value, written)
+        values = ", ".join(f"v{index}" for index in range(len(usual)))
+        return [
+            f"    if data.startswith({bytes(written)!r}, at):",
+            f"        {values} = usual; at += {len(written)}",
+            "    else:",
+            *(f"    {line}" for line in head),
+        ]
 
     def _field(self, schema: Any, to: str, shown: dict[str, Any]) -> list[str]:
         match schema:
@@ -129,18 +156,12 @@ _LENGTH: Final = [
 """Read a length into `n`: one even byte, nearly always."""
 
 
-def _construction(cls: type[Any], count: int, shown: dict[str, Any]) -> list[str]:
-    """Return the lines that make the object.
-
-    The `__init__` of a frozen dataclass looks `object.__setattr__` up for each field; its slots are
-    filled directly where nothing but the fields is to be set.
-    """
-    values = [f"v{index}" for index in range(count)]
-    slots = [vars(cls).get(field.name) for field in fields(cls)] if is_dataclass(cls) else []
-    if not all(hasattr(slot, "__set__") for slot in slots) or hasattr(cls, "__post_init__"):
-        return [f"return cls({', '.join(values)}), at"]
-    shown["new"] = object.__new__
-    for index, slot in enumerate(slots):
-        shown[f"set_{index}"] = slot.__set__  # type: ignore[union-attr]
-    sets = [f"set_{index}(out, {value})" for index, value in enumerate(values)]
-    return ["out = new(cls)", *sets, "return out, at"]
+def _construction(cls: type[Any], names: list[str], shown: dict[str, Any]) -> list[str]:
+    """Return the lines that make the object: of a class of the log, filled before it is guarded."""
+    blank = blank_of(cls)
+    held = [field.name for field in fields(cls)] if is_dataclass(cls) else []
+    if blank is None or held != names:
+        return [f"return cls({', '.join(f'v{index}' for index in range(len(names)))}), at"]
+    shown["blank"] = blank
+    sets = [f"out.{name} = v{index}" for index, name in enumerate(names)]
+    return ["out = blank()", *sets, "out.__class__ = cls", "return out, at"]

@@ -17,12 +17,14 @@ CRASH_VARIABLE = "REFOLD_BENCH_CRASH_AT"
 
 app = App("bench")
 _lines = -1
+_crash_at: str | None = None
 
 
 def line(kind: str, run: str, index: int = 0) -> None:
     """Leave a line."""
-    global _lines
+    global _lines, _crash_at
     if _lines < 0:
+        _crash_at = os.environ.get(CRASH_VARIABLE)
         path = os.environ.get(LOG_VARIABLE, os.devnull)
         _lines = os.open(path, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o644)
     os.write(_lines, f"{kind} {run} {index} {time.monotonic_ns()}\n".encode())
@@ -44,7 +46,7 @@ def answer(run: str, index: int) -> dict[str, object]:
 async def work(run: str, index: int) -> dict[str, object]:
     """One step: a line, at one index a crash, an answer."""
     line("X", run, index)
-    if str(index) == os.environ.get(CRASH_VARIABLE):
+    if _crash_at is not None and str(index) == _crash_at:
         line("K", run, index)
         os.kill(os.getpid(), signal.SIGKILL)
     return answer(run, index)
