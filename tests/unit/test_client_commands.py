@@ -42,7 +42,7 @@ from refold_schemas.errors.cli import (
     StepNotInDoubt,
     TooEarly,
 )
-from refold_schemas.errors.log import BatchTooLarge, LogFull
+from refold_schemas.errors.log import AppendUnknown, BatchTooLarge, LogFull
 from refold_schemas.events import StepResolved
 from refold_schemas.registry import FileRegistry
 
@@ -385,6 +385,31 @@ def test_a_full_disk_is_told_at_once_since_nothing_was_stored() -> None:
 
     with pytest.raises(LogFull):
         asyncio.run(main())
+
+
+def test_a_disk_that_is_full_for_the_repeat_says_nothing_of_the_append_before_it() -> None:
+    class ThenFull(MemoryLog):
+        tries = 0
+
+        async def append(self, topic, partition, entries):  # type: ignore[no-untyped-def]
+            self.tries += 1
+            if self.tries > 1:
+                raise LogFull(self.url)
+            await super().append(topic, partition, entries)
+            raise AppendUnknown(topic=topic.value, partition=partition, reason="no answer")
+
+    broker = MemoryBroker("shop")
+
+    async def main() -> None:
+        log = ThenFull(broker=broker)
+        await log.open(create=True)
+        async with Client(log) as client:
+            await client.start("shop", Order(id="o1"), command_id="c-1")
+
+    with pytest.raises(CommandUnknown, match=r"no answer.*repeated: .*full") as caught:
+        asyncio.run(main())
+    assert caught.value.command_id == "c-1"
+    assert len(broker.records(Topic.COMMANDS, 0)) == 1, "it is stored, and will be applied"
 
 
 def test_a_command_repeated_by_another_client_gets_the_first_decision() -> None:

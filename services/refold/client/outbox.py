@@ -116,10 +116,16 @@ class Outbox:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + REPEAT_MS / 1000
         pause = 0.05
+        unknown: _NoAnswer | None = None
         while True:
             said = await self._try(batch)
-            if not isinstance(said, _NoAnswer):
+            if isinstance(said, int):
                 return said
+            if not isinstance(said, _NoAnswer):
+                # Certain of this try alone: an earlier one may have stored the batch.
+                then = said.message if isinstance(said, RefoldError) else said
+                return said if unknown is None else _NoAnswer(f"{unknown}; repeated: {then}")
+            unknown = said
             if loop.time() + pause >= deadline or self._closed:
                 return said
             await asyncio.sleep(pause)
