@@ -196,7 +196,10 @@ class Oidc:
         try:
             data = await asyncio.to_thread(self._fetch, settings.jwks_url, settings.timeout_s)
             found: dict[str, _Key] = {}
-            for line in json.loads(data)["keys"]:
+            lines = json.loads(data)["keys"]
+            if not isinstance(lines, list):
+                raise TypeError("its keys are no list")
+            for line in lines:
                 # One of a kind that we do not know is passed over: its tokens name an unknown key.
                 with suppress(*OF_NO_KEY):
                     if line.get("use", "sig") == "sig" and line["kty"] != "oct":
