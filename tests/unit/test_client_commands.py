@@ -29,6 +29,7 @@ from refold_schemas.codec import Codec
 from refold_schemas.commands import TEXT_CHARS_MAX, WHY_CHARS_MAX, StartRun
 from refold_schemas.errors import BadCommandText, BadRunId, ValueRefused
 from refold_schemas.errors.cli import (
+    ClientClosed,
     CommandRefused,
     CommandUndecided,
     CommandUnknown,
@@ -370,6 +371,31 @@ def test_closing_does_not_wait_for_an_answer_that_never_comes(
 
     with pytest.raises(CommandUnknown, match="the client was closed"):
         play(scene, faults=faults)
+
+
+def test_a_start_that_waits_for_its_schemas_is_not_sent_once_the_client_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker, answers = MemoryBroker("shop"), asyncio.Event()
+
+    async def ready(_: Codec, *kinds: type) -> None:
+        await answers.wait()  # as a registry behind a network
+
+    monkeypatch.setattr(Codec, "ready", ready)
+
+    async def main() -> None:
+        log = MemoryLog(broker=broker)
+        await log.open(create=True)  # not the client's: it stays open
+        async with Client(log) as client:
+            starting = asyncio.create_task(client.start("shop", Order(id="o1")))
+            await asyncio.sleep(0.01)
+        answers.set()
+        async with asyncio.timeout(5):
+            await starting
+
+    with pytest.raises(ClientClosed):
+        asyncio.run(main())
+    assert not broker.records(Topic.COMMANDS, 0)
 
 
 def test_a_full_disk_is_told_at_once_since_nothing_was_stored() -> None:

@@ -309,6 +309,8 @@ class Client(Questions):
         if not self._may_write:
             await self._codec.ready(*get_args(Command))
             self._may_write = True
+            if not self._is_open:  # closed meanwhile: whatever were made now, nobody would close
+                raise ClientClosed
         outbox = self._outboxes.get(partition)
         if outbox is None:
             outbox = self._outboxes[partition] = Outbox(
