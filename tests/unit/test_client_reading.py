@@ -170,6 +170,23 @@ def test_runs_of_all_partitions_are_listed_the_latest_first() -> None:
     assert [one.run_id for one in ended] == ["run-11", "run-9"]
 
 
+def test_runs_are_listed_while_others_begin(
+    broker: MemoryBroker, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("refold.client.questions.RUNS_AT_ONCE", 2)
+    for number in range(20):
+        writer.write(f"r{number}", *started(command_id=f"c{number}"))
+
+    async def both(client: Client) -> int:
+        listing = asyncio.create_task(client.runs())
+        for number in range(20, 40):
+            writer.write(f"r{number}", *started(command_id=f"c{number}"))
+            assert await client.find(f"r{number}") is not None
+        return len(await listing)
+
+    assert ask(broker, both) >= 20
+
+
 def test_runs_that_wait_for_a_person_can_be_listed(broker: MemoryBroker, writer: Writer) -> None:
     writer.write("r1", *started(), intended("charge#1"))
     writer.write("r1", StepInDoubt("charge#1", 1, "no answer", True))

@@ -145,10 +145,12 @@ class Questions:
         for partition in range(self._routed):
             fold = await self._reader(partition).of_all()
             claim_id = claim_as_seen(fold, owner_lives=await self.owner_lives(partition))
-            for number, state in enumerate(fold.runs.values()):
+            # Of those that there are now: meanwhile another question may take the fold further.
+            for number, run_id in enumerate(tuple(fold.runs)):
                 if number % RUNS_AT_ONCE == RUNS_AT_ONCE - 1:
                     await asyncio.sleep(0)  # others of this loop, and who wants to cancel it
-                if run is not None and state.run != run:
+                state = fold.runs.get(run_id)
+                if state is None or (run is not None and state.run != run):
                     continue
                 seen = boundary(state, claim_id)
                 if wanted is not None and seen.status not in wanted:
