@@ -1,15 +1,15 @@
 """What a client reads without a worker: boundaries, histories, lists, ends, by the claim rule."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
 from refold.client import BlockingClient, Client, HistoryRecord
 from refold.client.reading import Reading
-from refold.log import Topic
+from refold.log import Record, Topic
 from refold.log.memory import Faults, MemoryBroker, MemoryLog, ReadCall, ReadFault
 from refold_projections.fold import Verdict
 from refold_schemas.codec import KIND_REPORT, RecordHeader
@@ -328,6 +328,32 @@ def test_a_run_that_was_resumed_has_not_ended(broker: MemoryBroker, writer: Writ
         return await waiting
 
     assert ask(broker, wait) == {"refunded": True}
+
+
+def test_a_failure_before_a_resumption_that_the_state_knows_is_no_end(
+    broker: MemoryBroker, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who follows reads on from a checkpoint, piece by piece: the failure before the resumption."""
+    monkeypatch.setattr("refold.client.tail.READ_SIZE_MAX", 1)
+    writer.write("r1", *started(), RunFailed(DECLINED))
+    writer.write("r1", RunResumed("ada", "again", None, False, "c3"))
+
+    class Slow(MemoryLog):
+        async def read(self, *place: Any, **how: Any) -> Sequence[Record]:
+            await asyncio.sleep(0.001)  # as a log behind a network: others have their turn
+            return await super().read(*place, **how)
+
+    async def main() -> object:
+        log = Slow(broker=broker)
+        await log.open(create=False)
+        async with Client(log) as client:
+            waiting = asyncio.create_task(client.handle("r1").result())
+            await asyncio.sleep(0.1)
+            assert not waiting.done()
+            writer.write("r1", COMPLETED)
+            return await waiting
+
+    assert asyncio.run(main()) == {"refunded": True}
 
 
 def test_an_end_that_cannot_be_decoded_is_an_error_with_its_place(

@@ -337,6 +337,8 @@ class PartitionTail:
         life = None
         if kind in ENDS and record.key is not None and self._lives:
             life = self._lives.get(record.key.decode("utf-8", "replace"))
+            if life is not None and record.offset <= life.offset:
+                life = None  # older than what it knows, from the run's state
         if life is None and (kind not in DECISIONS or not self._decisions):
             return
         self._told += 1
@@ -357,7 +359,7 @@ class PartitionTail:
                 if isinstance(event, RunStarted) and record.key is not None:
                     # The decision holds it until the caller has made its handle.
                     born = self.life(record.key.decode("utf-8", "replace"))
-                    born.known, born.offset = True, record.offset
+                    born.known, born.offset = True, max(born.offset, record.offset)
                 expected.future.set_result(Decision(event, record.offset, born))
 
     def _touch(self, record: Record, verdict: Verdict) -> None:
