@@ -356,6 +356,33 @@ def test_a_failure_before_a_resumption_that_the_state_knows_is_no_end(
     assert asyncio.run(main()) == {"refunded": True}
 
 
+def test_the_time_for_a_result_holds_for_a_run_that_is_resumed_under_it(
+    broker: MemoryBroker, writer: Writer
+) -> None:
+    writer.write("r1", *started(), RunFailed(DECLINED))
+
+    class Resumes(MemoryLog):
+        """The run is resumed once its failure was read."""
+
+        reads = 0
+
+        async def read(self, *place: Any, **how: Any) -> Sequence[Record]:
+            found = await super().read(*place, **how)
+            self.reads += 1
+            if self.reads == 1:
+                writer.write("r1", RunResumed("ada", "again", None, False, "c3"))
+            return found
+
+    async def main() -> None:
+        log = Resumes(broker=broker)
+        await log.open(create=False)
+        async with Client(log) as client, asyncio.timeout(5):
+            with pytest.raises(RunFailedError):
+                await client.handle("r1").result(within=timedelta(seconds=1))
+
+    asyncio.run(main())
+
+
 def test_an_end_that_cannot_be_decoded_is_an_error_with_its_place(
     broker: MemoryBroker, writer: Writer
 ) -> None:
