@@ -398,6 +398,21 @@ def test_a_start_that_waits_for_its_schemas_is_not_sent_once_the_client_is_close
     assert not broker.records(Topic.COMMANDS, 0)
 
 
+def test_a_command_that_the_log_has_when_the_client_is_closed_is_unknown_not_unsent() -> None:
+    async def main() -> None:
+        log = MemoryLog(broker=MemoryBroker("shop"))
+        await log.open(create=True)
+        async with Client(log) as client:
+            starting = asyncio.create_task(client.start("shop", Order(id="o1"), command_id="c-1"))
+            assert await log.wait(Topic.COMMANDS, 0, 0, timeout_ms=10_000)
+            await asyncio.sleep(0.01)
+        await starting
+
+    with pytest.raises(CommandUnknown, match="closed before it was decided") as caught:
+        asyncio.run(main())
+    assert (caught.value.stored, caught.value.command_id) == (True, "c-1")
+
+
 def test_a_full_disk_is_told_at_once_since_nothing_was_stored() -> None:
     class Full(MemoryLog):
         async def append(self, topic, partition, entries):  # type: ignore[no-untyped-def]

@@ -427,12 +427,14 @@ def _sent(command: Command) -> Iterator[None]:
     """
     try:
         yield
-    except (ClientClosed, CommandIdReused, CommandUnknown):
+    except (CommandIdReused, CommandUnknown):
         raise
     except RefoldError as error:
         kind = type(command).__name__
+        closed = isinstance(error, ClientClosed)
+        reason = "the client was closed before it was decided" if closed else error.message
         raise CommandUnknown(
-            command.run_id, kind, command.command_id, error.message, stored=True
+            command.run_id, kind, command.command_id, reason, stored=True
         ) from error
 
 
