@@ -321,6 +321,33 @@ def test_a_provider_that_breaks_off_or_drips_is_away_and_not_waited_for(
     asyncio.run(main())
 
 
+def test_a_provider_that_drips_before_its_body_is_asked_again(provider: Provider) -> None:
+    """Its lines before the body do not end: neither the next fetch nor our own end waits."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        one, _ = listener.accept()
+        with one, suppress(OSError):
+            one.recv(4_096)
+            one.sendall(b"HTTP/1.1 200 OK\r\nX-Long: ")
+            for _ in range(200):
+                time.sleep(0.05)
+                one.sendall(b"x")
+
+    async def main() -> None:
+        dripping = f"http://127.0.0.1:{listener.getsockname()[1]}/jwks"
+        oidc = Oidc(settings_of(provider, jwks_url=dripping, timeout_s=0.3))
+        with pytest.raises(ProviderUnavailable):
+            await oidc.verify(token())
+        oidc.settings = replace(oidc.settings, jwks_url=provider.url)
+        await asyncio.sleep(0.5)
+        assert (await oidc.verify(token())).who == "ada"
+
+    threading.Thread(target=serve, daemon=True).start()
+    with listener:
+        asyncio.run(main())
+
+
 def test_a_provider_that_hangs_holds_up_nobody_whose_key_is_known(provider: Provider) -> None:
     now, asked, answers = [0.0], [0], threading.Event()
     body = json.dumps({"keys": [jwk("rsa-1"), jwk("ec-1")]}).encode()
