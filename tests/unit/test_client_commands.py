@@ -30,6 +30,7 @@ from refold_schemas.commands import TEXT_CHARS_MAX, WHY_CHARS_MAX, StartRun
 from refold_schemas.errors import BadCommandText, BadRunId, ValueRefused
 from refold_schemas.errors.cli import (
     ClientClosed,
+    CommandIdReused,
     CommandRefused,
     CommandUndecided,
     CommandUnknown,
@@ -617,6 +618,20 @@ def test_a_failed_run_is_retried() -> None:
 
     play(scene)
     assert bank.charges == ["o1", "o1"]
+
+
+def test_a_retry_under_an_id_that_was_used_is_the_same_retry() -> None:
+    async def scene(client: Client) -> None:
+        handle = await client.start("shop", Order(id="o1", pence=0), run_id="r1")
+        with pytest.raises(RunFailedError):
+            await handle.result()
+        for _ in range(2):
+            await client.retry("r1", command_id="k")
+        for other in ({"fresh_key": True}, {"slot": "charge#2"}):
+            with pytest.raises(CommandIdReused, match=r"a retry of charge#1"):
+                await client.retry("r1", command_id="k", **other)
+
+    play(scene)
 
 
 def test_a_run_that_goes_well_cannot_be_retried() -> None:
