@@ -30,6 +30,7 @@ from refold_schemas.events import (
     RunCompleted,
     RunFailed,
     RunResumed,
+    RunStarted,
     StepInDoubt,
 )
 from refold_schemas.values import ErrorInfo, encode_value
@@ -496,6 +497,25 @@ def test_whoever_waits_hears_that_the_client_was_closed(
             assert isinstance(one, ClientClosed)
         with pytest.raises(ClientClosed):
             await client.boundary("r1")
+
+    ask(broker, wait)
+
+
+def test_whoever_follows_a_run_hears_that_the_client_was_closed(
+    broker: MemoryBroker, writer: Writer
+) -> None:
+    writer.write("r1", *started())
+
+    async def wait(client: Client) -> None:
+        follower, late = client.follow("r1"), client.follow("r1")
+        assert isinstance((await anext(follower)).event, RunStarted)
+        waiting = asyncio.ensure_future(anext(follower))
+        await asyncio.sleep(0.01)
+        await client.close()
+        async with asyncio.timeout(5):
+            for one in (waiting, anext(late)):
+                with pytest.raises(ClientClosed):
+                    await one
 
     ask(broker, wait)
 

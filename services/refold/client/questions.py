@@ -200,7 +200,7 @@ class Questions:
 
         Claims are among them: they say that what was under way is in doubt. It never ends by
         itself. Raises FollowerTooSlow where more than `count_max` records, or `size_max` bytes of
-        them, wait to be taken.
+        them, wait to be taken, and ClientClosed.
         """
         partition = self.partition_of(run_id)
         feed = self._feeds.get(partition)
