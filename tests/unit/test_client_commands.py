@@ -57,6 +57,7 @@ class Order(BaseModel):
 
     id: str
     pence: int = 4160
+    branch: str = ""
 
 
 @dataclass
@@ -92,7 +93,10 @@ async def charge(fx: Effect, order_id: str, pence: int) -> str:
 
 @app.run("shop")
 async def shop(ctx: RunContext, order: Order) -> Receipt:
-    return Receipt(order.id, await ctx.step(charge, order.id, order.pence))
+    charging = ctx.step(charge, order.id, order.pence)
+    if order.branch:
+        return Receipt(order.id, *(await ctx.gather(**{order.branch: charging})).values())
+    return Receipt(order.id, await charging)
 
 
 @pytest.fixture(autouse=True)
@@ -505,9 +509,9 @@ LONG = 5_000
         (lambda c: c.start("shop", run_id="r1", by=7), "by is int, not text"),
         (lambda c: c.start("x" * LONG, run_id="r1"), "run has 5,000"),
         (lambda c: c.start("shop", run_id="r1", version="x" * LONG), "version has 5,000"),
-        (lambda c: c.resolve("r1", "x" * LONG, happened=False), "slot has 5,000"),
+        (lambda c: c.resolve("r1", "x" * 10_001, happened=False), "slot has 10,001"),
         (lambda c: c.resolve("r1", "charge#1", happened=False, why="x" * 10_001), "why has 10,001"),
-        (lambda c: c.retry("r1", slot="x" * LONG), "slot has 5,000"),
+        (lambda c: c.retry("r1", slot="x" * 10_001), "slot has 10,001"),
         (lambda c: c.retry("r1", why="\ud83d"), "why has half of a"),
         (lambda c: c.cancel("r1", command_id="x" * 1_001), "command_id has 1,001"),
     ],
@@ -528,6 +532,18 @@ def test_a_text_that_no_worker_takes_is_refused_before_anything_is_sent(
         asyncio.run(alone())
     assert (caught.value.code, caught.value.exit_code) == ("R104", 2)
     assert not broker.records(Topic.COMMANDS, 0)
+
+
+def test_a_step_in_a_branch_with_a_long_name_can_be_resolved() -> None:
+    async def scene(client: Client) -> object:
+        bank.silent = True
+        handle = await client.start("shop", Order(id="o1", branch="a" * 2_000), run_id="r1")
+        (doubt,) = (await handle.wait()).in_doubt
+        assert len(doubt.slot) > TEXT_CHARS_MAX
+        await client.resolve("r1", doubt.slot, happened=True, result="charge-77")
+        return await handle.result()
+
+    assert play(scene) == Receipt("o1", "charge-77")
 
 
 def test_texts_as_long_as_they_may_be_are_decided() -> None:
