@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 import httpx
 import pytest
 
-from refold.client import Client
+from refold.client import Client, RunHandle
 from refold.gateway.paths import routed, unescaped
 from refold.gateway.roles import Role
 from refold.gateway.routes.documents import pages_folder
@@ -363,6 +363,25 @@ def test_forms_have_the_limits_of_the_api_and_their_own_answer(tmp_path: Path) -
         assert (await lab.gateway.client.boundary("r1")).status == "in_doubt"
 
     play(tmp_path, scene)
+
+
+def test_the_time_to_wait_is_for_the_decision_and_the_end_together(tmp_path: Path) -> None:
+    """Each had all of it: the request's own deadline came first, and said that nothing is known."""
+
+    async def scene(lab: GatewayLab) -> None:
+        start = lab.gateway.client.start
+
+        async def slow(*given: Any, **how: Any) -> RunHandle:
+            handle = await start(*given, **how)
+            await asyncio.sleep(0.9)
+            return handle
+
+        lab.gateway.client.start = slow  # type: ignore[method-assign]
+        body = {"run": "rest", "input": 60, "run_id": "r1"}
+        answer = await lab.call("POST", f"{RUNS}?wait=true&within_s=1", json=body)
+        assert (answer.status_code, answer.json()["status"]) == (201, "waiting"), answer.text
+
+    play(tmp_path, scene, deadline_s=0.5)
 
 
 def test_two_who_have_the_same_form_open_do_not_speak_for_each_other(tmp_path: Path) -> None:
