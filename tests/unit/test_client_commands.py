@@ -44,7 +44,7 @@ from refold_schemas.errors.cli import (
     StepNotInDoubt,
     TooEarly,
 )
-from refold_schemas.errors.log import AppendUnknown, BatchTooLarge, LogFull
+from refold_schemas.errors.log import AppendUnknown, BatchTooLarge, LogClosed, LogFull
 from refold_schemas.events import StepResolved
 from refold_schemas.registry import FileRegistry
 
@@ -416,6 +416,28 @@ def test_a_command_that_the_log_has_when_the_client_is_closed_is_unknown_not_uns
     with pytest.raises(CommandUnknown, match="closed before it was decided") as caught:
         asyncio.run(main())
     assert (caught.value.stored, caught.value.command_id) == (True, "c-1")
+
+
+def test_a_client_whose_closing_is_cancelled_has_closed_all_the_same() -> None:
+    faults = CommandFaults(AppendFault(answer=Answer.SILENCE))
+
+    async def main() -> None:
+        log = MemoryLog(broker=MemoryBroker("shop", faults=faults), name="client")
+        await log.open(create=True)
+        client = Client(log)
+        client._owns_log = True
+        await client.__aenter__()
+        starting = asyncio.create_task(client.start("shop", Order(id="o1")))
+        await asyncio.sleep(0.05)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):  # less than it waits for the append's answer
+                await client.close()
+        with pytest.raises(CommandUnknown):
+            await starting
+        with pytest.raises(LogClosed):
+            await log.bounds(Topic.COMMANDS, 0)
+
+    asyncio.run(main())
 
 
 def test_a_full_disk_is_told_at_once_since_nothing_was_stored() -> None:

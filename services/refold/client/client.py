@@ -4,7 +4,7 @@ import asyncio
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import Self, get_args
@@ -125,14 +125,17 @@ class Client(Questions):
         if not self._is_open:
             return
         self._is_open = False
-        for outbox in self._outboxes.values():
-            await outbox.close()
-        for tail in self._tails.values():
-            await tail.close()
-        for feed in self._feeds.values():
-            await feed.close()
-        if self._owns_log:
-            await self._log.close()
+        # From the last one on, each of them also where one is cancelled or fails: a second call
+        # does nothing, so nobody else would.
+        async with AsyncExitStack() as closing:
+            if self._owns_log:
+                closing.push_async_callback(self._log.close)
+            for feed in self._feeds.values():
+                closing.push_async_callback(feed.close)
+            for tail in self._tails.values():
+                closing.push_async_callback(tail.close)
+            for outbox in self._outboxes.values():
+                closing.push_async_callback(outbox.close)
 
     # ---- commands
 

@@ -83,8 +83,10 @@ class Outbox:
         for sending in waiting:
             _tell(sending, ClientClosed())
         if self._task is not None and not self._task.done():
-            await asyncio.wait({self._task}, timeout=CLOSE_MS / 1000)
-            self._task.cancel()
+            try:
+                await asyncio.wait({self._task}, timeout=CLOSE_MS / 1000)
+            finally:
+                self._task.cancel()
             await asyncio.wait({self._task})
 
     async def _drain(self) -> None:
