@@ -9,10 +9,10 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Self, get_args
 
-from refold.client.handle import RunHandle, raise_unless_completed, stands_still
+from refold.client.handle import RunHandle
 from refold.client.history import read_history
 from refold.client.outbox import Outbox
-from refold.client.questions import BoundaryAt, Questions, RunSummary
+from refold.client.questions import Questions
 from refold.client.reading import Meter, Progress
 from refold.client.repeats import check_same
 from refold.client.tail import Decision, PartitionTail
@@ -450,14 +450,3 @@ def _is_granted(state: RunState, command: Command) -> bool:
 
 def _new_id(command_id: str | None) -> str:
     return str(uuid.uuid4()) if command_id is None else command_id
-
-
-__all__ = [
-    "BoundaryAt",
-    "Client",
-    "RunHandle",
-    "RunSummary",
-    "raise_unless_completed",
-    "stands_still",
-    "with_namespace",
-]
