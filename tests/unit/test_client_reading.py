@@ -450,6 +450,35 @@ def test_waiting_ends_where_only_a_person_can_help(broker: MemoryBroker, writer:
     assert ask(broker, wait) == ("in_doubt", "person")
 
 
+def test_a_change_that_another_question_has_read_is_not_waited_for(
+    broker: MemoryBroker, writer: Writer
+) -> None:
+    """The offset of a boundary is where it holds, however far the fold has come since."""
+    writer.write("r1", *started())
+
+    class Busy(MemoryLog):
+        """Somebody asks about the run, which ends, while the first one asks for its owner."""
+
+        client: Client
+        asked = 0
+
+        async def owner_lives(self, partition: int) -> bool | None:
+            self.asked += 1
+            if self.asked == 1:
+                writer.write("r1", COMPLETED)
+                await self.client.find("r1")
+            return await super().owner_lives(partition)
+
+    async def main() -> str:
+        log = Busy(broker=broker)
+        await log.open(create=False)
+        async with Client(log) as log.client:
+            seen = await log.client.handle("r1").wait(within=timedelta(seconds=5))
+            return seen.status
+
+    assert asyncio.run(main()) == "completed"
+
+
 def test_waiting_has_a_limit(broker: MemoryBroker, writer: Writer) -> None:
     writer.write("r1", *started())
     with pytest.raises(ResultNotThere):
