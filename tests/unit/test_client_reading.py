@@ -400,6 +400,15 @@ def test_an_end_that_cannot_be_decoded_is_an_error_with_its_place(
     assert (caught.value.topic, caught.value.partition, caught.value.offset) == ("events", 0, 2)
 
 
+def test_an_end_that_cannot_be_decoded_is_said_to_who_asks_later(
+    broker: MemoryBroker, writer: Writer
+) -> None:
+    writer.write("r1", *started())
+    writer.raw("r1", CODEC.encode(COMPLETED)[:-1])
+    with pytest.raises(UndecodableRecord):
+        ask(broker, lambda client: client.handle("r1").result(within=timedelta(seconds=5)))
+
+
 def test_an_end_under_a_superseded_claim_is_no_end(broker: MemoryBroker, writer: Writer) -> None:
     writer.write("r1", *started())
     fenced = Writer(broker, claim_id=writer.claim_id, epoch=writer.epoch, n=writer.n)

@@ -337,8 +337,6 @@ class PartitionTail:
         life = None
         if kind in ENDS and record.key is not None and self._lives:
             life = self._lives.get(record.key.decode("utf-8", "replace"))
-            if life is not None and record.offset <= life.offset:
-                life = None  # older than what it knows, from the run's state
         if life is None and (kind not in DECISIONS or not self._decisions):
             return
         self._told += 1
@@ -347,10 +345,10 @@ class PartitionTail:
         except UndecodableRecord as error:
             if life is not None:
                 life.problem = error.at(Topic.EVENTS.value, self._partition, record.offset)
-                life.offset = record.offset
+                life.offset = max(life.offset, record.offset)
                 life.told()
             return
-        if life is not None:
+        if life is not None and record.offset > life.offset:  # else its state has it, and more
             _follow_life(life, event, record, header)
         if isinstance(event, DECISIONS) and event.command_id is not None:
             expected = self._decisions.pop(event.command_id, None)
