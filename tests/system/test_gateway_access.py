@@ -187,14 +187,16 @@ def test_a_file_of_tokens_that_cannot_be_trusted_lets_nobody_in(tmp_path: Path) 
 
         async def refused(said: str) -> None:
             lab.gateway.tokens._looked_s = float("-inf")
-            answer = await lab.http.get("/api/v1/session", headers=headers)
-            assert said in is_problem(answer, 503, "R714")["detail"]
+            for _ in range(2):  # the second one finds that the file was looked at just now
+                answer = await lab.http.get("/api/v1/session", headers=headers)
+                assert said in is_problem(answer, 503, "R714")["detail"]
 
         path = lab.tokens.path
         whole = path.read_text()
         path.chmod(0o604)
         await refused("others on this machine")
         path.chmod(0o600)
+        assert (await lab.http.get("/api/v1/session", headers=headers)).is_success
         for broken in ("", "{}", '{"version": 2}', whole.replace('"admin"', '"root"')):
             path.write_text(broken)
             await refused("no file of tokens")

@@ -253,7 +253,7 @@ def test_keys_are_kept_asked_for_again_and_used_while_the_provider_is_away(
                 await oidc.verify(token(kid=f"x{number}"))
         assert provider.asked == 3
         # Away: the keys are used for an hour. Then nobody can say.
-        for broken in (b"", b"{}", b'{"keys": 1}', b"x" * (2 << 20)):
+        for broken in (b"", b"{}", b'{"keys": 1}', b'{"keys": {"rsa-1": {}}}', b"x" * (2 << 20)):
             provider.body = broken
             now[0] += 301
             assert (await oidc.verify(token())).who == "ada"
@@ -319,6 +319,33 @@ def test_a_provider_that_breaks_off_or_drips_is_away_and_not_waited_for(
                 assert time.monotonic() - began_s < 2.5
 
     asyncio.run(main())
+
+
+def test_a_provider_that_drips_before_its_body_is_asked_again(provider: Provider) -> None:
+    """Its lines before the body do not end: neither the next fetch nor our own end waits."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        one, _ = listener.accept()
+        with one, suppress(OSError):
+            one.recv(4_096)
+            one.sendall(b"HTTP/1.1 200 OK\r\nX-Long: ")
+            for _ in range(200):
+                time.sleep(0.05)
+                one.sendall(b"x")
+
+    async def main() -> None:
+        dripping = f"http://127.0.0.1:{listener.getsockname()[1]}/jwks"
+        oidc = Oidc(settings_of(provider, jwks_url=dripping, timeout_s=0.3))
+        with pytest.raises(ProviderUnavailable):
+            await oidc.verify(token())
+        oidc.settings = replace(oidc.settings, jwks_url=provider.url)
+        await asyncio.sleep(0.5)
+        assert (await oidc.verify(token())).who == "ada"
+
+    threading.Thread(target=serve, daemon=True).start()
+    with listener:
+        asyncio.run(main())
 
 
 def test_a_provider_that_hangs_holds_up_nobody_whose_key_is_known(provider: Provider) -> None:

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 import httpx
 import pytest
 
-from refold.client import Client
+from refold.client import Client, RunHandle
 from refold.gateway.paths import routed, unescaped
 from refold.gateway.roles import Role
 from refold.gateway.routes.documents import pages_folder
@@ -30,7 +30,7 @@ from refold_schemas.events import (
     StepResolved,
 )
 from refold_schemas.registry import FileRegistry
-from refold_schemas.values import encode_value
+from refold_schemas.values import decode_value, encode_value
 from support.gateway_lab import GatewayLab, is_problem, play
 from support.keys import keys_of
 
@@ -361,6 +361,49 @@ def test_forms_have_the_limits_of_the_api_and_their_own_answer(tmp_path: Path) -
         await refused("/rejections/republish", "R529", partition="0", offset="0")
         await refused("/rejections/republish", "R703", partition="9" * 18, offset="0")
         assert (await lab.gateway.client.boundary("r1")).status == "in_doubt"
+
+    play(tmp_path, scene)
+
+
+def test_the_time_to_wait_is_for_the_decision_and_the_end_together(tmp_path: Path) -> None:
+    """Each had all of it: the request's own deadline came first, and said that nothing is known."""
+
+    async def scene(lab: GatewayLab) -> None:
+        start = lab.gateway.client.start
+
+        async def slow(*given: Any, **how: Any) -> RunHandle:
+            handle = await start(*given, **how)
+            await asyncio.sleep(0.9)
+            return handle
+
+        lab.gateway.client.start = slow  # type: ignore[method-assign]
+        body = {"run": "rest", "input": 60, "run_id": "r1"}
+        answer = await lab.call("POST", f"{RUNS}?wait=true&within_s=1", json=body)
+        assert (answer.status_code, answer.json()["status"]) == (201, "waiting"), answer.text
+
+    play(tmp_path, scene, deadline_s=0.5)
+
+
+def test_two_who_have_the_same_form_open_do_not_speak_for_each_other(tmp_path: Path) -> None:
+    """The second was told that its word is recorded, where the first one's is."""
+
+    async def scene(lab: GatewayLab) -> None:
+        await lab.start("buy", 5, "r1")
+        word = {"id": "r1", "slot": "charge#1", "happened": "yes", "command_id": "of-the-form"}
+
+        async def say(who: str, result: str) -> int:
+            token = lab.headers(Role.APPROVER, name=who)["Authorization"].removeprefix("Bearer ")
+            lab.http.cookies.clear()
+            begun = await lab.http.post("/api/v1/session", json={"token": token})
+            sent = urlencode({**word, "csrf": begun.json()["csrf"], "result": result})
+            form = {"Content-Type": "application/x-www-form-urlencoded"}
+            return (await lab.http.post("/run/resolve", content=sent, headers=form)).status_code
+
+        assert [await say("ada", '"paid"') for _ in range(2)] == [303, 303], "a form sent twice"
+        assert await say("ada", '"paid twice"') == 409
+        assert await say("bob", '"paid"') == 409
+        (resolved,) = await events_of(lab, "r1", StepResolved)
+        assert (resolved.by, decode_value(resolved.result)) == ("ada", "paid")
 
     play(tmp_path, scene)
 

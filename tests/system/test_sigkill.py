@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from refold.client import Client
-from refold.client.client import BoundaryAt
+from refold.client.questions import BoundaryAt
 from refold.testing.explore import Moment
 from refund_agent.values import Case, Outcome
 

@@ -1,5 +1,6 @@
 """`refold reconcile` on the command line: exit codes, JSON, what a person reads, bad input."""
 
+import asyncio
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from refold.log.memory import MemoryBroker, MemoryLog
 from refold.telemetry import CATALOGUE
 from refold.worker import WorkerSettings
-from refold_tools.cli import main
+from refold_schemas.errors import LogUnavailable, OffsetOutOfRange, RefoldError, SchemaUnavailable
+from refold_tools.cli import main, reconciling
 from refold_tools.cli.inputs import load_app
+from refold_tools.reconcile import Report, Window
+from refold_tools.reconcile.metrics import ReconcileMetrics
 from support.command_line import answer_of, folder_with
 from support.worker_thread import worker_of
 
@@ -190,6 +195,46 @@ def test_looks_that_go_on_answer_prometheus(capsys: Capture, shop: Any) -> None:
     assert last["refold_reconcile_asked_total",] >= 2
     named = {m.name for m in CATALOGUE if m.of == "reconcile"}
     assert named <= {name for name, *_ in last}
+
+
+class Looks:
+    """A reconciler whose looks come to these in turn; with the last one it is told to stop."""
+
+    def __init__(self, *said: Report | RefoldError) -> None:
+        self.left = list(said)
+        self.since: list[int] = []
+
+    async def look(self, window: Window) -> Report:
+        self.since.append(window.since_ms)
+        if len(self.left) == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        said = self.left.pop(0)
+        if isinstance(said, RefoldError):
+            raise said
+        return said
+
+
+def again(looks: Looks) -> dict[tuple[str, ...], object]:
+    """Look every millisecond; how many looks were done and failed."""
+    metrics = ReconcileMetrics("shop")
+    given: Any = looks
+    first = Window(7, 8)
+    asyncio.run(reconciling._again(given, first, 1, UTC, metrics, as_json=True))
+    return {(one.name, *one.labels): one.value for one in metrics()}
+
+
+def test_what_passes_ends_no_service_and_nothing_is_left_out() -> None:
+    window = Window(7, 8)
+    away = SchemaUnavailable(7, "the registry does not answer")
+    gone = OffsetOutOfRange(topic="events", partition=0, offset=1, start=2, end=3)
+    log = LogUnavailable("memory://x", "its broker does not answer")
+    looks = Looks(Report(window), away, gone, log, Report(window))
+    found = again(looks)
+    assert looks.since == [7, 8, 8, 8, 8]
+    rounds = "refold_reconcile_rounds_total"
+    assert (found[rounds, "done"], found[rounds, "failed"]) == (2, 3)
+    with pytest.raises(SchemaUnavailable):
+        again(Looks(Report(window), SchemaUnavailable(7, "there is none", mends=False), away))
 
 
 def samples(text: str) -> dict[tuple[str, ...], float]:

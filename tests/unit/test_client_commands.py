@@ -29,6 +29,8 @@ from refold_schemas.codec import Codec
 from refold_schemas.commands import TEXT_CHARS_MAX, WHY_CHARS_MAX, StartRun
 from refold_schemas.errors import BadCommandText, BadRunId, ValueRefused
 from refold_schemas.errors.cli import (
+    ClientClosed,
+    CommandIdReused,
     CommandRefused,
     CommandUndecided,
     CommandUnknown,
@@ -42,7 +44,7 @@ from refold_schemas.errors.cli import (
     StepNotInDoubt,
     TooEarly,
 )
-from refold_schemas.errors.log import BatchTooLarge, LogFull
+from refold_schemas.errors.log import AppendUnknown, BatchTooLarge, LogClosed, LogFull
 from refold_schemas.events import StepResolved
 from refold_schemas.registry import FileRegistry
 
@@ -55,6 +57,7 @@ class Order(BaseModel):
 
     id: str
     pence: int = 4160
+    branch: str = ""
 
 
 @dataclass
@@ -90,7 +93,10 @@ async def charge(fx: Effect, order_id: str, pence: int) -> str:
 
 @app.run("shop")
 async def shop(ctx: RunContext, order: Order) -> Receipt:
-    return Receipt(order.id, await ctx.step(charge, order.id, order.pence))
+    charging = ctx.step(charge, order.id, order.pence)
+    if order.branch:
+        return Receipt(order.id, *(await ctx.gather(**{order.branch: charging})).values())
+    return Receipt(order.id, await charging)
 
 
 @pytest.fixture(autouse=True)
@@ -372,6 +378,68 @@ def test_closing_does_not_wait_for_an_answer_that_never_comes(
         play(scene, faults=faults)
 
 
+def test_a_start_that_waits_for_its_schemas_is_not_sent_once_the_client_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker, answers = MemoryBroker("shop"), asyncio.Event()
+
+    async def ready(_: Codec, *kinds: type) -> None:
+        await answers.wait()  # as a registry behind a network
+
+    monkeypatch.setattr(Codec, "ready", ready)
+
+    async def main() -> None:
+        log = MemoryLog(broker=broker)
+        await log.open(create=True)  # not the client's: it stays open
+        async with Client(log) as client:
+            starting = asyncio.create_task(client.start("shop", Order(id="o1")))
+            await asyncio.sleep(0.01)
+        answers.set()
+        async with asyncio.timeout(5):
+            await starting
+
+    with pytest.raises(ClientClosed):
+        asyncio.run(main())
+    assert not broker.records(Topic.COMMANDS, 0)
+
+
+def test_a_command_that_the_log_has_when_the_client_is_closed_is_unknown_not_unsent() -> None:
+    async def main() -> None:
+        log = MemoryLog(broker=MemoryBroker("shop"))
+        await log.open(create=True)
+        async with Client(log) as client:
+            starting = asyncio.create_task(client.start("shop", Order(id="o1"), command_id="c-1"))
+            assert await log.wait(Topic.COMMANDS, 0, 0, timeout_ms=10_000)
+            await asyncio.sleep(0.01)
+        await starting
+
+    with pytest.raises(CommandUnknown, match="closed before it was decided") as caught:
+        asyncio.run(main())
+    assert (caught.value.stored, caught.value.command_id) == (True, "c-1")
+
+
+def test_a_client_whose_closing_is_cancelled_has_closed_all_the_same() -> None:
+    faults = CommandFaults(AppendFault(answer=Answer.SILENCE))
+
+    async def main() -> None:
+        log = MemoryLog(broker=MemoryBroker("shop", faults=faults), name="client")
+        await log.open(create=True)
+        client = Client(log)
+        client._owns_log = True
+        await client.__aenter__()
+        starting = asyncio.create_task(client.start("shop", Order(id="o1")))
+        await asyncio.sleep(0.05)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):  # less than it waits for the append's answer
+                await client.close()
+        with pytest.raises(CommandUnknown):
+            await starting
+        with pytest.raises(LogClosed):
+            await log.bounds(Topic.COMMANDS, 0)
+
+    asyncio.run(main())
+
+
 def test_a_full_disk_is_told_at_once_since_nothing_was_stored() -> None:
     class Full(MemoryLog):
         async def append(self, topic, partition, entries):  # type: ignore[no-untyped-def]
@@ -385,6 +453,31 @@ def test_a_full_disk_is_told_at_once_since_nothing_was_stored() -> None:
 
     with pytest.raises(LogFull):
         asyncio.run(main())
+
+
+def test_a_disk_that_is_full_for_the_repeat_says_nothing_of_the_append_before_it() -> None:
+    class ThenFull(MemoryLog):
+        tries = 0
+
+        async def append(self, topic, partition, entries):  # type: ignore[no-untyped-def]
+            self.tries += 1
+            if self.tries > 1:
+                raise LogFull(self.url)
+            await super().append(topic, partition, entries)
+            raise AppendUnknown(topic=topic.value, partition=partition, reason="no answer")
+
+    broker = MemoryBroker("shop")
+
+    async def main() -> None:
+        log = ThenFull(broker=broker)
+        await log.open(create=True)
+        async with Client(log) as client:
+            await client.start("shop", Order(id="o1"), command_id="c-1")
+
+    with pytest.raises(CommandUnknown, match=r"no answer.*repeated: .*full") as caught:
+        asyncio.run(main())
+    assert caught.value.command_id == "c-1"
+    assert len(broker.records(Topic.COMMANDS, 0)) == 1, "it is stored, and will be applied"
 
 
 def test_a_command_repeated_by_another_client_gets_the_first_decision() -> None:
@@ -438,9 +531,9 @@ LONG = 5_000
         (lambda c: c.start("shop", run_id="r1", by=7), "by is int, not text"),
         (lambda c: c.start("x" * LONG, run_id="r1"), "run has 5,000"),
         (lambda c: c.start("shop", run_id="r1", version="x" * LONG), "version has 5,000"),
-        (lambda c: c.resolve("r1", "x" * LONG, happened=False), "slot has 5,000"),
+        (lambda c: c.resolve("r1", "x" * 10_001, happened=False), "slot has 10,001"),
         (lambda c: c.resolve("r1", "charge#1", happened=False, why="x" * 10_001), "why has 10,001"),
-        (lambda c: c.retry("r1", slot="x" * LONG), "slot has 5,000"),
+        (lambda c: c.retry("r1", slot="x" * 10_001), "slot has 10,001"),
         (lambda c: c.retry("r1", why="\ud83d"), "why has half of a"),
         (lambda c: c.cancel("r1", command_id="x" * 1_001), "command_id has 1,001"),
     ],
@@ -461,6 +554,18 @@ def test_a_text_that_no_worker_takes_is_refused_before_anything_is_sent(
         asyncio.run(alone())
     assert (caught.value.code, caught.value.exit_code) == ("R104", 2)
     assert not broker.records(Topic.COMMANDS, 0)
+
+
+def test_a_step_in_a_branch_with_a_long_name_can_be_resolved() -> None:
+    async def scene(client: Client) -> object:
+        bank.silent = True
+        handle = await client.start("shop", Order(id="o1", branch="a" * 2_000), run_id="r1")
+        (doubt,) = (await handle.wait()).in_doubt
+        assert len(doubt.slot) > TEXT_CHARS_MAX
+        await client.resolve("r1", doubt.slot, happened=True, result="charge-77")
+        return await handle.result()
+
+    assert play(scene) == Receipt("o1", "charge-77")
 
 
 def test_texts_as_long_as_they_may_be_are_decided() -> None:
@@ -551,6 +656,20 @@ def test_a_failed_run_is_retried() -> None:
 
     play(scene)
     assert bank.charges == ["o1", "o1"]
+
+
+def test_a_retry_under_an_id_that_was_used_is_the_same_retry() -> None:
+    async def scene(client: Client) -> None:
+        handle = await client.start("shop", Order(id="o1", pence=0), run_id="r1")
+        with pytest.raises(RunFailedError):
+            await handle.result()
+        for _ in range(2):
+            await client.retry("r1", command_id="k")
+        for other in ({"fresh_key": True}, {"slot": "charge#2"}):
+            with pytest.raises(CommandIdReused, match=r"a retry of charge#1"):
+                await client.retry("r1", command_id="k", **other)
+
+    play(scene)
 
 
 def test_a_run_that_goes_well_cannot_be_retried() -> None:

@@ -1,15 +1,15 @@
 """What a client reads without a worker: boundaries, histories, lists, ends, by the claim rule."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
 from refold.client import BlockingClient, Client, HistoryRecord
 from refold.client.reading import Reading
-from refold.log import Topic
+from refold.log import Record, Topic
 from refold.log.memory import Faults, MemoryBroker, MemoryLog, ReadCall, ReadFault
 from refold_projections.fold import Verdict
 from refold_schemas.codec import KIND_REPORT, RecordHeader
@@ -30,6 +30,7 @@ from refold_schemas.events import (
     RunCompleted,
     RunFailed,
     RunResumed,
+    RunStarted,
     StepInDoubt,
 )
 from refold_schemas.values import ErrorInfo, encode_value
@@ -168,6 +169,23 @@ def test_runs_of_all_partitions_are_listed_the_latest_first() -> None:
     assert [one.run_id for one in found] == [f"run-{n}" for n in range(11, -1, -1)]
     ended = ask(broker, lambda client: client.runs(status=["completed"], run="shop"))
     assert [one.run_id for one in ended] == ["run-11", "run-9"]
+
+
+def test_runs_are_listed_while_others_begin(
+    broker: MemoryBroker, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("refold.client.questions.RUNS_AT_ONCE", 2)
+    for number in range(20):
+        writer.write(f"r{number}", *started(command_id=f"c{number}"))
+
+    async def both(client: Client) -> int:
+        listing = asyncio.create_task(client.runs())
+        for number in range(20, 40):
+            writer.write(f"r{number}", *started(command_id=f"c{number}"))
+            assert await client.find(f"r{number}") is not None
+        return len(await listing)
+
+    assert ask(broker, both) >= 20
 
 
 def test_runs_that_wait_for_a_person_can_be_listed(broker: MemoryBroker, writer: Writer) -> None:
@@ -313,6 +331,59 @@ def test_a_run_that_was_resumed_has_not_ended(broker: MemoryBroker, writer: Writ
     assert ask(broker, wait) == {"refunded": True}
 
 
+def test_a_failure_before_a_resumption_that_the_state_knows_is_no_end(
+    broker: MemoryBroker, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who follows reads on from a checkpoint, piece by piece: the failure before the resumption."""
+    monkeypatch.setattr("refold.client.tail.READ_SIZE_MAX", 1)
+    writer.write("r1", *started(), RunFailed(DECLINED))
+    writer.write("r1", RunResumed("ada", "again", None, False, "c3"))
+
+    class Slow(MemoryLog):
+        async def read(self, *place: Any, **how: Any) -> Sequence[Record]:
+            await asyncio.sleep(0.001)  # as a log behind a network: others have their turn
+            return await super().read(*place, **how)
+
+    async def main() -> object:
+        log = Slow(broker=broker)
+        await log.open(create=False)
+        async with Client(log) as client:
+            waiting = asyncio.create_task(client.handle("r1").result())
+            await asyncio.sleep(0.1)
+            assert not waiting.done()
+            writer.write("r1", COMPLETED)
+            return await waiting
+
+    assert asyncio.run(main()) == {"refunded": True}
+
+
+def test_the_time_for_a_result_holds_for_a_run_that_is_resumed_under_it(
+    broker: MemoryBroker, writer: Writer
+) -> None:
+    writer.write("r1", *started(), RunFailed(DECLINED))
+
+    class Resumes(MemoryLog):
+        """The run is resumed once its failure was read."""
+
+        reads = 0
+
+        async def read(self, *place: Any, **how: Any) -> Sequence[Record]:
+            found = await super().read(*place, **how)
+            self.reads += 1
+            if self.reads == 1:
+                writer.write("r1", RunResumed("ada", "again", None, False, "c3"))
+            return found
+
+    async def main() -> None:
+        log = Resumes(broker=broker)
+        await log.open(create=False)
+        async with Client(log) as client, asyncio.timeout(5):
+            with pytest.raises(RunFailedError):
+                await client.handle("r1").result(within=timedelta(seconds=1))
+
+    asyncio.run(main())
+
+
 def test_an_end_that_cannot_be_decoded_is_an_error_with_its_place(
     broker: MemoryBroker, writer: Writer
 ) -> None:
@@ -327,6 +398,15 @@ def test_an_end_that_cannot_be_decoded_is_an_error_with_its_place(
     with pytest.raises(UndecodableRecord) as caught:
         ask(broker, wait)
     assert (caught.value.topic, caught.value.partition, caught.value.offset) == ("events", 0, 2)
+
+
+def test_an_end_that_cannot_be_decoded_is_said_to_who_asks_later(
+    broker: MemoryBroker, writer: Writer
+) -> None:
+    writer.write("r1", *started())
+    writer.raw("r1", CODEC.encode(COMPLETED)[:-1])
+    with pytest.raises(UndecodableRecord):
+        ask(broker, lambda client: client.handle("r1").result(within=timedelta(seconds=5)))
 
 
 def test_an_end_under_a_superseded_claim_is_no_end(broker: MemoryBroker, writer: Writer) -> None:
@@ -379,6 +459,35 @@ def test_waiting_ends_where_only_a_person_can_help(broker: MemoryBroker, writer:
     assert ask(broker, wait) == ("in_doubt", "person")
 
 
+def test_a_change_that_another_question_has_read_is_not_waited_for(
+    broker: MemoryBroker, writer: Writer
+) -> None:
+    """The offset of a boundary is where it holds, however far the fold has come since."""
+    writer.write("r1", *started())
+
+    class Busy(MemoryLog):
+        """Somebody asks about the run, which ends, while the first one asks for its owner."""
+
+        client: Client
+        asked = 0
+
+        async def owner_lives(self, partition: int) -> bool | None:
+            self.asked += 1
+            if self.asked == 1:
+                writer.write("r1", COMPLETED)
+                await self.client.find("r1")
+            return await super().owner_lives(partition)
+
+    async def main() -> str:
+        log = Busy(broker=broker)
+        await log.open(create=False)
+        async with Client(log) as log.client:
+            seen = await log.client.handle("r1").wait(within=timedelta(seconds=5))
+            return seen.status
+
+    assert asyncio.run(main()) == "completed"
+
+
 def test_waiting_has_a_limit(broker: MemoryBroker, writer: Writer) -> None:
     writer.write("r1", *started())
     with pytest.raises(ResultNotThere):
@@ -426,6 +535,25 @@ def test_whoever_waits_hears_that_the_client_was_closed(
             assert isinstance(one, ClientClosed)
         with pytest.raises(ClientClosed):
             await client.boundary("r1")
+
+    ask(broker, wait)
+
+
+def test_whoever_follows_a_run_hears_that_the_client_was_closed(
+    broker: MemoryBroker, writer: Writer
+) -> None:
+    writer.write("r1", *started())
+
+    async def wait(client: Client) -> None:
+        follower, late = client.follow("r1"), client.follow("r1")
+        assert isinstance((await anext(follower)).event, RunStarted)
+        waiting = asyncio.ensure_future(anext(follower))
+        await asyncio.sleep(0.01)
+        await client.close()
+        async with asyncio.timeout(5):
+            for one in (waiting, anext(late)):
+                with pytest.raises(ClientClosed):
+                    await one
 
     ask(broker, wait)
 

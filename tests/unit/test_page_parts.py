@@ -2,9 +2,12 @@
 
 import asyncio
 import json
+import socket
+import threading
 import unicodedata
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -211,6 +214,39 @@ def test_ages_alone_make_no_new_page() -> None:
     page = '<main><span class="ago" data-at="x">{}</span>{}</main>'
     assert etag_of(page.format("1 s ago", "a")) == etag_of(page.format("2 s ago", "a"))
     assert etag_of(page.format("1 s ago", "a")) != etag_of(page.format("1 s ago", "b"))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"no http at all\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{",
+        b'HTTP/1.1 200 OK\r\n\r\n{"windows": [7]}',
+        b'HTTP/1.1 200 OK\r\n\r\n{"windows": [{"start_ms": 1e400, "cells": []}]}',
+        b'HTTP/1.1 200 OK\r\n\r\n{"windows": [{"start_ms": %d, "cells": [{"counts": []}]}]}'
+        % (NOW.timestamp() * 1000),
+        b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 100_000,
+    ],
+)
+def test_whatever_keeps_the_figures_says_the_page_is_whole(
+    said: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        one, _ = listener.accept()
+        with one:
+            one.recv(4_096)
+            one.sendall(said)
+
+    live_url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    gateway = SimpleNamespace(settings=SimpleNamespace(live_url=live_url))
+    monkeypatch.setattr(figures, "gateway_of", lambda _: gateway)
+    request: Any = SimpleNamespace(app=SimpleNamespace(state=SimpleNamespace()))
+    threading.Thread(target=serve, daemon=True).start()
+    with listener:
+        tiles, words = asyncio.run(figures.tiles_of(request, NOW))
+    assert (tiles, words.startswith("The live figures cannot be read now (")) == ([], True)
 
 
 def test_tiles_add_up_what_the_figures_say() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from refold.client.words import is_ours
 from refold_projections.fold import LedgerEntry, RunState, Stamp, evolve, ledger
+from refold_schemas.commands import TEXT_CHARS_MAX
 from refold_schemas.events import (
     EvidenceConflict,
     RunEvent,
@@ -22,7 +23,6 @@ from refold_schemas.events import (
 from refold_schemas.values import Argument, ErrorInfo, encode_value
 from refold_tools.reconcile.judging import (
     KINDS,
-    TEXT_MAX,
     Answer,
     Judged,
     Recorded,
@@ -107,7 +107,7 @@ def test_each_outcome_against_each_answer(end: str, answer: str) -> None:
         assert words[0] == "refold"
         assert words[1] in ("resolve", "retry", "reconcile")
         assert "key-1" in one.detail
-        assert max(len(one.detail), len(one.command)) <= TEXT_MAX
+        assert max(len(one.detail), len(one.command)) <= TEXT_CHARS_MAX
 
 
 def test_a_failure_that_ended_the_run_is_retried_while_its_key_lives() -> None:

@@ -274,6 +274,8 @@ def test_an_id_that_was_used_for_something_else_is_refused() -> None:
             await client.resolve("r1", "charge#1", happened=True, result="c", **word)  # type: ignore[arg-type]
             with pytest.raises(CommandIdReused):
                 await client.resolve("r1", "charge#1", happened=False, **word)  # type: ignore[arg-type]
+            with pytest.raises(CommandIdReused, match="with another result"):
+                await client.resolve("r1", "charge#1", happened=True, result="d", **word)  # type: ignore[arg-type]
             finding = Finding("f", "missing", "charge#1", "charge", "key", "gone", "", "open", 0)
             word = {"command_id": "f", "within": WITHIN}
             await client.record_finding("r1", finding, **word)  # type: ignore[arg-type]

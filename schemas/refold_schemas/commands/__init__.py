@@ -1,6 +1,7 @@
 """What is asked: the command classes, their Avro schemas beside them, and how long texts may be."""
 
 from refold_schemas.commands.limits import (
+    SLOT_CHARS_MAX,
     TEXT_CHARS_MAX,
     WHY_CHARS_MAX,
     chars_max,
@@ -17,6 +18,7 @@ from refold_schemas.commands.types import (
 )
 
 __all__ = [
+    "SLOT_CHARS_MAX",
     "TEXT_CHARS_MAX",
     "WHY_CHARS_MAX",
     "CancelRun",

@@ -10,15 +10,18 @@ TEXT_CHARS_MAX = 1_000
 """Characters of an id, a name or a sentence in a command; a run id has a limit of its own."""
 WHY_CHARS_MAX = 10_000
 """Characters of `why`, in which a person explains."""
+SLOT_CHARS_MAX = 10_000
+"""Characters of a slot, which has the names of all branches around it: whatever run code calls
+those, a person must be able to name the step."""
 
 
 def chars_max(field: str) -> int:
     """How many characters the text field of a command may have.
 
-    >>> chars_max("command_id"), chars_max("why")
-    (1000, 10000)
+    >>> chars_max("command_id"), chars_max("why"), chars_max("slot")
+    (1000, 10000, 10000)
     """
-    return WHY_CHARS_MAX if field == "why" else TEXT_CHARS_MAX
+    return {"why": WHY_CHARS_MAX, "slot": SLOT_CHARS_MAX}.get(field, TEXT_CHARS_MAX)
 
 
 def too_long(command: Command) -> str | None:
@@ -62,4 +65,11 @@ def _texts_of(kind: type) -> tuple[tuple[str, bool], ...]:
     )
 
 
-__all__ = ["TEXT_CHARS_MAX", "WHY_CHARS_MAX", "chars_max", "check_texts", "too_long"]
+__all__ = [
+    "SLOT_CHARS_MAX",
+    "TEXT_CHARS_MAX",
+    "WHY_CHARS_MAX",
+    "chars_max",
+    "check_texts",
+    "too_long",
+]

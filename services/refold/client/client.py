@@ -4,15 +4,15 @@ import asyncio
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import Self, get_args
 
-from refold.client.handle import RunHandle, raise_unless_completed, stands_still
+from refold.client.handle import RunHandle
 from refold.client.history import read_history
 from refold.client.outbox import Outbox
-from refold.client.questions import BoundaryAt, Questions, RunSummary
+from refold.client.questions import Questions
 from refold.client.reading import Meter, Progress
 from refold.client.repeats import check_same
 from refold.client.tail import Decision, PartitionTail
@@ -125,14 +125,17 @@ class Client(Questions):
         if not self._is_open:
             return
         self._is_open = False
-        for outbox in self._outboxes.values():
-            await outbox.close()
-        for tail in self._tails.values():
-            await tail.close()
-        for feed in self._feeds.values():
-            await feed.close()
-        if self._owns_log:
-            await self._log.close()
+        # From the last one on, each of them also where one is cancelled or fails: a second call
+        # does nothing, so nobody else would.
+        async with AsyncExitStack() as closing:
+            if self._owns_log:
+                closing.push_async_callback(self._log.close)
+            for feed in self._feeds.values():
+                closing.push_async_callback(feed.close)
+            for tail in self._tails.values():
+                closing.push_async_callback(tail.close)
+            for outbox in self._outboxes.values():
+                closing.push_async_callback(outbox.close)
 
     # ---- commands
 
@@ -309,6 +312,8 @@ class Client(Questions):
         if not self._may_write:
             await self._codec.ready(*get_args(Command))
             self._may_write = True
+            if not self._is_open:  # closed meanwhile: whatever were made now, nobody would close
+                raise ClientClosed
         outbox = self._outboxes.get(partition)
         if outbox is None:
             outbox = self._outboxes[partition] = Outbox(
@@ -425,12 +430,14 @@ def _sent(command: Command) -> Iterator[None]:
     """
     try:
         yield
-    except (ClientClosed, CommandIdReused, CommandUnknown):
+    except (CommandIdReused, CommandUnknown):
         raise
     except RefoldError as error:
         kind = type(command).__name__
+        closed = isinstance(error, ClientClosed)
+        reason = "the client was closed before it was decided" if closed else error.message
         raise CommandUnknown(
-            command.run_id, kind, command.command_id, error.message, stored=True
+            command.run_id, kind, command.command_id, reason, stored=True
         ) from error
 
 
@@ -443,14 +450,3 @@ def _is_granted(state: RunState, command: Command) -> bool:
 
 def _new_id(command_id: str | None) -> str:
     return str(uuid.uuid4()) if command_id is None else command_id
-
-
-__all__ = [
-    "BoundaryAt",
-    "Client",
-    "RunHandle",
-    "RunSummary",
-    "raise_unless_completed",
-    "stands_still",
-    "with_namespace",
-]

@@ -16,6 +16,7 @@ from refold.engine import checkpoints
 from refold.log import Log, Record, Topic
 from refold_projections.fold import Position, Verdict, judge
 from refold_schemas.codec import Codec, RecordHeader
+from refold_schemas.errors.cli import ClientClosed
 from refold_schemas.errors.log import LogUnavailable
 
 READ_SIZE_MAX = 4 << 20
@@ -85,14 +86,16 @@ class PartitionFeed:
         self._position: Position | None = None
         self._task: asyncio.Task[None] | None = None
         self._beginning = asyncio.Lock()
+        self._closed = False
 
     async def follow(
         self, run_id: str, *, after: int | None, count_max: int, size_max: int
     ) -> AsyncGenerator[HistoryRecord, None]:
         """The run's records behind the offset `after` (None: all), and those to come; claims too.
 
-        It ends only with an error: FollowerTooSlow, what the log raises, or with its caller. Of the
-        claims that are stored already only the last one before each record of the run is told.
+        It ends only with an error: FollowerTooSlow, ClientClosed, what the log raises, or with its
+        caller. Of the claims that are stored already only the last one before each record of the
+        run is told.
         """
         key = run_id.encode()
         follower = _Follower(key, count_max, size_max)
@@ -116,10 +119,16 @@ class PartitionFeed:
             self._leave(follower)
 
     async def close(self) -> None:
-        """Stop reading. Those who follow are cancelled by whoever runs them."""
+        """Stop reading; those who follow get ClientClosed behind what waits for them."""
+        self._closed = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
+        self._end(ClientClosed())
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosed
 
     async def _shown(self, told: Told) -> HistoryRecord:
         record, header, verdict = told
@@ -128,6 +137,7 @@ class PartitionFeed:
     async def _join(self, follower: _Follower) -> Position:
         """From where on the follower's queue is filled. Raises what the log raises."""
         async with self._beginning:
+            self._check_open()
             if self._task is None or self._task.done() or self._position is None:
                 # Nobody reads: begin at the newest checkpoint, the rest of the way is short.
                 restored = await checkpoints.load(
@@ -140,6 +150,7 @@ class PartitionFeed:
                     if not found:
                         break  # the rest are holes
                     await asyncio.sleep(0)
+                self._check_open()  # closed meanwhile: nobody would end the task
                 self._position = position
                 self._task = asyncio.create_task(self._run(), name=f"feed-{self._partition}")
             # No await between these: the reader cannot get ahead of the position that is returned.

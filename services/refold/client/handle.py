@@ -41,9 +41,13 @@ class RunHandle:
         which its class must be imported here. Raises RunFailedError, RunCancelledError, RunUnknown
         (no such run), ValueUnreadable, ResultNotThere after `within` (None waits for ever).
         """
-        if within is not None and not await done_within(self.ended(), within):
-            raise ResultNotThere(self.run_id, within // timedelta(milliseconds=1))
-        ended = await self.ended()
+        if within is None:
+            ended = await self.ended()
+        else:
+            ending = asyncio.ensure_future(self.ended())
+            if not await done_within(ending, within):
+                raise ResultNotThere(self.run_id, within // timedelta(milliseconds=1))
+            ended = ending.result()
         raise_unless_completed(self.run_id, ended, self._cancel)
         value = ended.result
         if value is None:

@@ -83,8 +83,10 @@ class Outbox:
         for sending in waiting:
             _tell(sending, ClientClosed())
         if self._task is not None and not self._task.done():
-            await asyncio.wait({self._task}, timeout=CLOSE_MS / 1000)
-            self._task.cancel()
+            try:
+                await asyncio.wait({self._task}, timeout=CLOSE_MS / 1000)
+            finally:
+                self._task.cancel()
             await asyncio.wait({self._task})
 
     async def _drain(self) -> None:
@@ -116,10 +118,16 @@ class Outbox:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + REPEAT_MS / 1000
         pause = 0.05
+        unknown: _NoAnswer | None = None
         while True:
             said = await self._try(batch)
-            if not isinstance(said, _NoAnswer):
+            if isinstance(said, int):
                 return said
+            if not isinstance(said, _NoAnswer):
+                # Certain of this try alone: an earlier one may have stored the batch.
+                then = said.message if isinstance(said, RefoldError) else said
+                return said if unknown is None else _NoAnswer(f"{unknown}; repeated: {then}")
+            unknown = said
             if loop.time() + pause >= deadline or self._closed:
                 return said
             await asyncio.sleep(pause)

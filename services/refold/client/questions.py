@@ -113,21 +113,25 @@ class Questions:
         state, fold = await self._reader(partition).of_run(run_id)
         if state is None:
             raise RunUnknown(run_id, self._log.facts.namespace)
+        # All of one position: while the rest is asked, another question may take the fold further.
+        position, facts = fold.position, fold.facts
+        by_this_claim = fold.marks[run_id].claim_id == fold.claim_id
+        parked = tuple(one for one in fold.parked.values() if one.key == run_id.encode())
         owner_lives = await self.owner_lives(partition)
-        claim_id = claim_as_seen(fold, owner_lives=owner_lives)
+        claim_id = claim_as_seen(position.claim_id, facts, owner_lives=owner_lives)
         _, command_end = await self._log.bounds(Topic.COMMANDS, partition)
         return BoundaryAt(
             boundary(state, claim_id),
             state,
             partition,
-            fold.position.offset_next,
-            fold.facts.owner,
+            position.offset_next,
+            facts.owner,
             owner_lives,
-            fold.facts.released,
-            fold.marks[run_id].claim_id == fold.claim_id,
-            fold.position.command_next,
-            max(0, command_end - fold.position.command_next),
-            tuple(one for one in fold.parked.values() if one.key == run_id.encode()),
+            facts.released,
+            by_this_claim,
+            position.command_next,
+            max(0, command_end - position.command_next),
+            parked,
             await self.archived(run_id),
         )
 
@@ -144,11 +148,14 @@ class Questions:
         self._meter.begin(self._routed)
         for partition in range(self._routed):
             fold = await self._reader(partition).of_all()
-            claim_id = claim_as_seen(fold, owner_lives=await self.owner_lives(partition))
-            for number, state in enumerate(fold.runs.values()):
+            lives = await self.owner_lives(partition)
+            claim_id = claim_as_seen(fold.claim_id, fold.facts, owner_lives=lives)
+            # Of those that there are now: meanwhile another question may take the fold further.
+            for number, run_id in enumerate(tuple(fold.runs)):
                 if number % RUNS_AT_ONCE == RUNS_AT_ONCE - 1:
                     await asyncio.sleep(0)  # others of this loop, and who wants to cancel it
-                if run is not None and state.run != run:
+                state = fold.runs.get(run_id)
+                if state is None or (run is not None and state.run != run):
                     continue
                 seen = boundary(state, claim_id)
                 if wanted is not None and seen.status not in wanted:
@@ -198,7 +205,7 @@ class Questions:
 
         Claims are among them: they say that what was under way is in doubt. It never ends by
         itself. Raises FollowerTooSlow where more than `count_max` records, or `size_max` bytes of
-        them, wait to be taken.
+        them, wait to be taken, and ClientClosed.
         """
         partition = self.partition_of(run_id)
         feed = self._feeds.get(partition)

@@ -40,6 +40,12 @@ def check_same(command: Command, event: object) -> None:
             word = "done" if command.happened else "absent"
             same = (event.slot, event.verdict) == (command.slot, word)
             before = f"{event.slot}, {event.verdict}"
+            if same and command.result is not None and event.result is not None:
+                same = canon_of(command.result) == canon_of(event.result)
+                before += ", with another result"
+        if same and isinstance(command, RetryRun) and isinstance(event, RunResumed):
+            same = event.fresh_key == command.fresh_key and command.slot in (None, event.slot)
+            before = f"a retry of {event.slot or 'the run'}{' under a fresh key' * event.fresh_key}"
         if same and isinstance(command, RecordFinding) and isinstance(event, FindingRecorded):
             said = (command.finding_id, command.status)
             same, before = (event.finding_id, event.status) == said, f"finding {event.finding_id}"

@@ -8,7 +8,7 @@ from refold.client.reading import Meter, metered
 from refold.engine import checkpoints
 from refold.engine.archives import Archives
 from refold.log import Log, Topic
-from refold_projections.fold import NO_CLAIM, PartitionFold, RunState
+from refold_projections.fold import NO_CLAIM, Facts, PartitionFold, RunState
 from refold_projections.fold.learning import fold_all
 from refold_schemas.codec import Codec
 from refold_schemas.errors import OffsetOutOfRange
@@ -106,12 +106,13 @@ class StateReader:
         self._meter.done()
 
 
-def claim_as_seen(fold: PartitionFold, *, owner_lives: bool | None) -> bytes:
+def claim_as_seen(claim_id: bytes, facts: Facts, *, owner_lives: bool | None) -> bytes:
     """The claim to compute a boundary with.
 
-    The latest one that counts; none where its owner has released the partition or is certainly
-    dead: then nothing can be under way, and what has no outcome is in doubt.
+    `claim_id` is that of the latest one that counts, `facts` are its own; none where its owner has
+    released the partition or is certainly dead: then nothing can be under way, and what has no
+    outcome is in doubt.
     """
-    if fold.facts.released or owner_lives is False:
+    if facts.released or owner_lives is False:
         return NO_CLAIM
-    return fold.claim_id
+    return claim_id

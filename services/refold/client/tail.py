@@ -345,10 +345,10 @@ class PartitionTail:
         except UndecodableRecord as error:
             if life is not None:
                 life.problem = error.at(Topic.EVENTS.value, self._partition, record.offset)
-                life.offset = record.offset
+                life.offset = max(life.offset, record.offset)
                 life.told()
             return
-        if life is not None:
+        if life is not None and record.offset > life.offset:  # else its state has it, and more
             _follow_life(life, event, record, header)
         if isinstance(event, DECISIONS) and event.command_id is not None:
             expected = self._decisions.pop(event.command_id, None)
@@ -357,7 +357,7 @@ class PartitionTail:
                 if isinstance(event, RunStarted) and record.key is not None:
                     # The decision holds it until the caller has made its handle.
                     born = self.life(record.key.decode("utf-8", "replace"))
-                    born.known, born.offset = True, record.offset
+                    born.known, born.offset = True, max(born.offset, record.offset)
                 expected.future.set_result(Decision(event, record.offset, born))
 
     def _touch(self, record: Record, verdict: Verdict) -> None:

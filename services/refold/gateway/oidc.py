@@ -6,6 +6,7 @@ it was signed with, and nothing else is taken from it before that signature hold
 
 import asyncio
 import http.client
+import io
 import json
 import time
 import urllib.error
@@ -196,7 +197,10 @@ class Oidc:
         try:
             data = await asyncio.to_thread(self._fetch, settings.jwks_url, settings.timeout_s)
             found: dict[str, _Key] = {}
-            for line in json.loads(data)["keys"]:
+            lines = json.loads(data)["keys"]
+            if not isinstance(lines, list):
+                raise TypeError("its keys are no list")
+            for line in lines:
                 # One of a kind that we do not know is passed over: its tokens name an unknown key.
                 with suppress(*OF_NO_KEY):
                     if line.get("use", "sig") == "sig" and line["kty"] != "oct":
@@ -233,17 +237,62 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         """A key set is where the settings say, or nowhere."""
 
 
-def _fetch(url: str, timeout_s: float) -> bytes:
-    opener, data = urllib.request.build_opener(_NoRedirects), b""
+class _Until(io.RawIOBase):
+    """What comes over a socket, up to a time.
+
+    A socket's own limit is one for each read: a byte now and then would keep us for ever, in the
+    lines before the body too.
+    """
+
+    def __init__(self, raw: io.RawIOBase, timeout_s: float, ends_s: float) -> None:
+        self._raw, self._timeout_s, self._ends_s = raw, timeout_s, ends_s
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        if time.monotonic() > self._ends_s:
+            raise TimeoutError(f"it has not ended within {self._timeout_s:g} s")
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+def _opener(timeout_s: float) -> urllib.request.OpenerDirector:
+    """Opens URLs whose answers end in time."""
     ends_s = time.monotonic() + timeout_s
-    with opener.open(url, timeout=timeout_s) as answer:
-        # The limit of a socket is one for each read: a byte now and then would keep us for ever.
+
+    class Answer(http.client.HTTPResponse):
+        def __init__(self, *given: Any, **more: Any) -> None:
+            super().__init__(*given, **more)
+            self.fp = io.BufferedReader(_Until(self.fp.detach(), timeout_s, ends_s))
+
+    class Plain(http.client.HTTPConnection):
+        response_class = Answer
+
+    class Secured(http.client.HTTPSConnection):
+        response_class = Answer
+
+    class OfPlain(urllib.request.HTTPHandler):
+        def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+            return self.do_open(Plain, req)
+
+    class OfSecured(urllib.request.HTTPSHandler):
+        def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+            return self.do_open(Secured, req)
+
+    return urllib.request.build_opener(_NoRedirects, OfPlain, OfSecured)
+
+
+def _fetch(url: str, timeout_s: float) -> bytes:
+    data = b""
+    with _opener(timeout_s).open(url, timeout=timeout_s) as answer:
         while part := answer.read1(READ_SIZE):
             data += part
             if len(data) > JWKS_SIZE_MAX:
                 raise ValueError(f"it is larger than {JWKS_SIZE_MAX:,} bytes")
-            if time.monotonic() > ends_s:
-                raise TimeoutError(f"it has not ended within {timeout_s:g} s")
         if answer.length:
             raise http.client.IncompleteRead(data, answer.length)
     return data

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from refold_schemas.commands import TEXT_CHARS_MAX, WHY_CHARS_MAX
+from refold_schemas.commands import SLOT_CHARS_MAX, TEXT_CHARS_MAX, WHY_CHARS_MAX
 from refold_schemas.values import RUN_ID_LENGTH_MAX
 
 Status = Annotated[
@@ -114,7 +114,7 @@ class StartShape(Strict):
 class ResolveShape(Strict):
     """A person's word on a slot in doubt. `result`: what the step returned, if it happened."""
 
-    slot: str = Field(min_length=1, max_length=TEXT_CHARS_MAX, examples=["charge#1"])
+    slot: str = Field(min_length=1, max_length=SLOT_CHARS_MAX, examples=["charge#1"])
     happened: bool
     result: Json = None
     attempt: int | None = Field(
@@ -129,7 +129,7 @@ class ResolveShape(Strict):
 class RetryShape(Strict):
     """Let a parked run go on, or try the failed `slot` of a failed one again."""
 
-    slot: str | None = Field(default=None, min_length=1, max_length=TEXT_CHARS_MAX)
+    slot: str | None = Field(default=None, min_length=1, max_length=SLOT_CHARS_MAX)
     fresh_key: bool = Field(
         default=False, description="Under the next generation of its effect key."
     )

@@ -172,9 +172,9 @@ class TokenFile:
             self._looked_s = now
             stamp = self._stamped()
             if self._kept is None or stamp != self._stamp:
+                self._kept = None  # a file that cannot be used lets nobody in, till it can
                 kept = self._read()
                 if kept is None:
-                    self._kept = None
                     raise TokensUnusable(str(self.path), "there is no such file")
                 self._kept, self._stamp = kept, stamp
         return self._kept

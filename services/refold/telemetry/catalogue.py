@@ -287,7 +287,7 @@ CATALOGUE: tuple[Metric, ...] = (
         COUNTER,
         ("outcome",),
         RECONCILE,
-        "Looks of this process: done, failed (the log was away).",
+        "Looks of this process: done, failed (the log or its registry was away).",
     ),
     Metric(
         "refold_reconcile_asked_total",

@@ -187,7 +187,8 @@ async def _again(
     as_json: bool,
 ) -> int:
     """Look, and again at what has come since, until a signal; the code is that of the last look."""
-    from refold_schemas.errors.log import LogUnavailable
+    from refold_schemas.errors import SchemaUnavailable
+    from refold_schemas.errors.log import LogUnavailable, OffsetOutOfRange
     from refold_tools.cli.output import say
     from refold_tools.cli.signals import stop_on_signals
     from refold_tools.reconcile import Window
@@ -207,7 +208,11 @@ async def _again(
             following = Window(window.until_ms, now())
             try:
                 report = await reconciler.look(following)
-            except LogUnavailable as error:  # asked again from the same moment on
+            except (LogUnavailable, OffsetOutOfRange, SchemaUnavailable) as error:
+                # The log or its registry is away, or it was archived while it was read: asked again
+                # from the same moment on.
+                if isinstance(error, SchemaUnavailable) and not error.mends:
+                    raise
                 metrics.failed()
                 say(f"refold: {error}", error=True)
                 continue

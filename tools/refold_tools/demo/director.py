@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from refold.client import Client
-from refold.client.client import RunHandle
+from refold.client.handle import RunHandle
 from refold.client.history import HistoryRecord
 from refold.log import Log, Topic
 from refold_projections.fold import Boundary, RunState, sentence

@@ -109,7 +109,7 @@ async def run_rows(
     since_ms, until_ms = window
     fold = await StateReader(log, codec, partition, Meter(None)).of_all()
     lives = await log.owner_lives(partition)
-    claim_id = claim_as_seen(fold, owner_lives=lives)
+    claim_id = claim_as_seen(fold.claim_id, fold.facts, owner_lives=lives)
 
     def rows() -> Iterator[tuple[str, Row]]:
         for run_id in sorted(fold.runs):

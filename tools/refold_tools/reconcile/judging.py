@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from uuid import uuid5
 
 from refold_projections.fold import DONE, IN_DOUBT, Finding, LedgerEntry, RunState, Slot
+from refold_schemas.commands import TEXT_CHARS_MAX
 from refold_schemas.errors import RefoldError
 from refold_schemas.errors.shell import shell_line
 from refold_schemas.values import REFOLD, Value, values_differ
@@ -16,8 +17,6 @@ KINDS = (MISSING, UNEXPECTED, DIFFERENT, CONFLICT, SETTLEABLE)
 """missing: done here, absent there. unexpected: it did not happen here, and is there. different:
 done here and there, with another result. conflict: the record contradicts itself. settleable: a
 person is asked here, and the far system can say."""
-TEXT_MAX = 990
-"""Characters of a finding's text; a command with a longer one is refused."""
 RESULT_MAX = 500
 """Characters of a result that is written out in a command to be typed."""
 MARGIN = 1.01
@@ -205,9 +204,9 @@ def _conflict(entry: LedgerEntry, answer: Answer | None) -> Finding:
 def _made(entry: LedgerEntry, kind: str, detail: str, command: str | None = None) -> Finding:
     made = finding_id(entry.run_id, entry.effect_key, kind)
     accept = f"refold reconcile --accept {made} --why TEXT"
-    if command is None or len(command) > TEXT_MAX:
+    if command is None or len(command) > TEXT_CHARS_MAX:
         command = accept
-    detail = detail if len(detail) <= TEXT_MAX else detail[: TEXT_MAX - 1] + "…"
+    detail = detail if len(detail) <= TEXT_CHARS_MAX else detail[: TEXT_CHARS_MAX - 1] + "…"
     return Finding(made, kind, entry.slot, entry.step, entry.effect_key, detail, command, "open", 0)
 
 

@@ -65,7 +65,7 @@ async def fold_and_claim(client: Client, partition: int) -> tuple[PartitionFold,
     """All runs of a partition at the log's end, and the claim to read them with."""
     fold = await client.fold_of(partition)
     lives = await client.owner_lives(partition)
-    return fold, claim_as_seen(fold, owner_lives=lives)
+    return fold, claim_as_seen(fold.claim_id, fold.facts, owner_lives=lives)
 
 
 def select(

@@ -1,6 +1,7 @@
 """The page's actions: a form that was sent becomes a command, and leads back to what it shows."""
 
 import json
+import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
@@ -10,11 +11,13 @@ from fastapi.responses import RedirectResponse, Response
 
 from refold.client.rejected import publish_again
 from refold.gateway.asking import check_key, patience, scanning
+from refold.gateway.identity import Caller
 from refold.gateway.page.asking import Operator, PageRoute, Settler, form_of
 from refold.gateway.page.lists import rejections_page
 from refold.gateway.page.reading import page_of, page_with_tables
 from refold.gateway.page.run_pages import run_page
 from refold.gateway.page.site import HEADERS, url
+from refold.gateway.sessions import CSRF_FIELD
 from refold.gateway.state import gateway_of
 from refold_schemas.errors import RefoldError
 from refold_schemas.errors.cli import CommandUndecided, InputUnreadable
@@ -83,7 +86,7 @@ async def republish(request: Request, caller: Operator) -> Response:
 
 async def _ordered(
     request: Request,
-    caller: Any,
+    caller: Caller,
     run_id: str,
     form: Mapping[str, str],
     send: Callable[..., Awaitable[None]],
@@ -93,7 +96,7 @@ async def _ordered(
 
     `send` is the client's method, with what no other command has.
     """
-    command_id = _command_id(form)
+    command_id = _command_id(form, caller)
     try:
         within = await patience(request, gateway_of(request), run_id, None)
         await send(
@@ -107,7 +110,7 @@ async def _ordered(
 
 
 async def _refused(
-    request: Request, caller: Any, run_id: str, error: RefoldError, form: Mapping[str, str]
+    request: Request, caller: Caller, run_id: str, error: RefoldError, form: Mapping[str, str]
 ) -> Response:
     """The run's page with the refusal on top, and what was written in the form."""
     page = await page_of(request, caller)
@@ -135,12 +138,19 @@ def _number(form: Mapping[str, str], name: str, most: int = OFFSET_MAX) -> int:
     return int(text)
 
 
-def _command_id(form: Mapping[str, str]) -> str | None:
-    """The command's id, under the rule of the API's Idempotency-Key. Raises RequestInvalid."""
+def _command_id(form: Mapping[str, str], caller: Caller) -> str | None:
+    """The command's id, from that of the form. Raises RequestInvalid.
+
+    The same for a form that is sent twice; another one for each person and for each word, since
+    whoever has the page open has the same form: a second word is refused then, not taken for the
+    first.
+    """
     given = form.get("command_id") or None
-    if given is not None:
-        check_key("command_id", given)
-    return given
+    if given is None:
+        return None
+    check_key("command_id", given)
+    word = sorted((name, said) for name, said in form.items() if name != CSRF_FIELD)
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, json.dumps([caller.who, word])))
 
 
 def _json(text: str) -> object:

@@ -5,6 +5,7 @@ them: a function beside the gateway (`refold dev`), or `refold live` over HTTP.
 """
 
 import asyncio
+import http.client
 import json
 import urllib.request
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -23,6 +24,11 @@ MINUTES = HOUR_MS // WIDTHS_MS[MINUTE]
 ANSWER_S = 1.0
 ANSWER_SIZE_MAX = 16 << 20
 HEIGHT = 20.0
+UNREADABLE = (
+    *(OSError, http.client.HTTPException),  # the second: it broke off, or speaks no HTTP
+    *(ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError),
+)
+"""What says that whoever keeps the figures gave none."""
 COUNTED = (
     ("runs_started", "started"),
     ("runs_completed", "completed"),
@@ -60,7 +66,7 @@ async def tiles_of(request: Request, now: datetime) -> tuple[list[Tile], str]:
         async with asyncio.timeout(ANSWER_S):
             found = await (source(since_ms) if source else _ask(str(live_url), since_ms))
         return tiles(found["windows"], since_ms), SAID
-    except (TimeoutError, OSError, ValueError, KeyError, TypeError) as error:
+    except UNREADABLE as error:
         return [], f"The live figures cannot be read now ({type(error).__name__})."
 
 

@@ -31,6 +31,7 @@ from refold.gateway.page.site import Page, url
 from refold.gateway.problems import status_of
 from refold.gateway.roles import OPERATE
 from refold.log import Topic
+from refold_schemas.commands import SLOT_CHARS_MAX
 from refold_schemas.errors import RefoldError
 from refold_schemas.errors.cli import RunUnknown
 from refold_schemas.errors.gateway import NoSuchPlace, RequestInvalid
@@ -221,7 +222,7 @@ async def value(
     caller: Reader,
     run_id: Id,
     what: Text = None,
-    slot: Annotated[str | None, Query(max_length=2_000)] = None,
+    slot: Annotated[str | None, Query(max_length=SLOT_CHARS_MAX)] = None,
     offset: Annotated[int | None, Query(ge=0)] = None,
 ) -> Response:
     """One payload, whole as far as a page should go."""

@@ -3,8 +3,10 @@
 Whoever was verified stands in each command as `by`; what a client says of itself is not asked.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 from typing import Annotated, Any
 
@@ -69,6 +71,7 @@ async def start(
     run_id = run_id_for(command_id) if given.run_id is None else given.run_id
     check_run_id(run_id)
     within = await patience(request, gateway, run_id, within_s)
+    until_s = asyncio.get_running_loop().time() + within.total_seconds()
     try:
         handle = await gateway.client.start(
             given.run,
@@ -84,8 +87,10 @@ async def start(
     if handle.existed:
         response.status_code = 200
     if wait:
+        # What its decision has left of the time: the request has no more.
+        left_s = max(0.0, until_s - asyncio.get_running_loop().time())
         with suppress(ResultNotThere):  # then it is said how it stands now
-            await handle.wait(within=within)
+            await handle.wait(within=timedelta(seconds=left_s))
     outcome = await _outcome(gateway, command_id, run_id, brief)
     outcome.existed = bool(handle.existed)
     return outcome
