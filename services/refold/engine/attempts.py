@@ -12,6 +12,7 @@ from refold.engine.books import DecisionTooLarge
 from refold.engine.calls import LOOKED, NO_INTENT, Call, ChunkCall
 from refold.engine.decide import NoIntent, StepTerms
 from refold.engine.model_use import read_model_use
+from refold.engine.outcomes import Fresh
 from refold.engine.raised_at import encode_raised, raised_at
 from refold.engine.session import ChunkAsked, StepAsked
 from refold.engine.shared_tasks import SharedTasks
@@ -33,6 +34,7 @@ from refold_schemas.values import (
     encode_value,
     line_of,
 )
+from refold_schemas.values.copying import NOT_PLAIN, copied
 from refold_schemas.values.kinds import class_id
 
 if TYPE_CHECKING:
@@ -198,12 +200,13 @@ class Attempts:
             return
         run_id, slot = call.run_id, call.slot
         if kind == "returned":
-            result, unrecordable = storable(value, owner.settings.value_bytes_max)
+            result, unrecordable, fresh = storable_copy(value, owner.settings.value_bytes_max)
             model = read_model_use(value) if call.definition.is_model else None
             event = decide.completed(slot, call.attempt, result, unrecordable, model, None)
-            self._completed(run_id, event, value, self._once_heard(call, kind, value))
+            heard = self._once_heard(call, kind, value, fresh=fresh)
+            self._completed(run_id, event, value, heard)
             self.forget(run_id, slot)
-            owner.driver.outcome_recorded(run_id, slot)
+            owner.driver.outcome_recorded(run_id, slot, fresh)
         elif kind == "expired":
             event_never = decide.resolved(slot, call.attempt, "never_started", "owner")
             heard = self._once_heard(call, kind, value, final=False)
@@ -225,7 +228,7 @@ class Attempts:
         owner.books.commit(call.run_id, (doubt,), then=told if escalated else None)
 
     def _once_heard(
-        self, call: Call, kind: str, value: Any, *, final: bool = True
+        self, call: Call, kind: str, value: Any, *, fresh: Fresh | None = None, final: bool = True
     ) -> Callable[[], None]:
         """What to do when the outcome of an intent is acknowledged; `final`: run code gets it.
 
@@ -233,7 +236,8 @@ class Attempts:
         """
         name = (call.run_id, call.slot, call.attempt)
         self._unheard[name] = (call, kind, value)
-        deliver = self.owner.driver.then_deliver(call.run_id, call.slot) if final else None
+        driver = self.owner.driver
+        deliver = driver.then_deliver(call.run_id, call.slot, fresh) if final else None
 
         def heard() -> None:
             self._unheard.pop(name, None)
@@ -394,11 +398,12 @@ class Attempts:
         kept = decide.kept_arguments(ask.stored)
         bare = NoIntent(call.definition.name, ask.fingerprint, kept)
         if kind == "returned":
-            result, unrecordable = storable(value, owner.settings.value_bytes_max)
+            result, unrecordable, fresh = storable_copy(value, owner.settings.value_bytes_max)
             model = read_model_use(value) if call.definition.is_model else None
             event = decide.completed(call.slot, call.attempt, result, unrecordable, model, bare)
-            self._completed(run_id, event, value, owner.driver.then_deliver(run_id, call.slot))
-            owner.driver.outcome_recorded(run_id, call.slot)
+            then_deliver = owner.driver.then_deliver(run_id, call.slot, fresh)
+            self._completed(run_id, event, value, then_deliver)
+            owner.driver.outcome_recorded(run_id, call.slot, fresh)
             return
         if state.cancel is not None:
             return  # cancelled with its run: nothing outside depends on it
@@ -518,6 +523,20 @@ def storable(result: object, size_max: int) -> tuple[Value | None, Unrecordable 
         return value, None
     reason = f"{size:,} bytes, {size_max:,} are allowed"
     return None, unrecordable_of(result, "result", reason, size)
+
+
+def storable_copy(
+    returned: object, size_max: int
+) -> tuple[Value | None, Unrecordable | None, Fresh | None]:
+    """As `storable`; of plain data also a copy for run code, which then need not read it again.
+
+    Stored is the copy itself: whoever returned the original may still be changing it.
+    """
+    copy = copied(returned)
+    if copy is NOT_PLAIN:
+        return *storable(returned, size_max), None
+    value, unrecordable = storable(copy, size_max)
+    return value, unrecordable, None if value is None else Fresh(value, copy)
 
 
 def unrecordable_of(result: object, path: str, reason: str, size: int) -> Unrecordable:

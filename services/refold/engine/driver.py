@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, assert_never
 from refold.app.definitions import StepDef
 from refold.engine import decide, waits
 from refold.engine.books import DecisionTooLarge
+from refold.engine.outcomes import Fresh
 from refold.engine.raised_at import console_traceback, encode_raised
 from refold.engine.session import (
     Ask,
@@ -390,8 +391,10 @@ class Driver:
 
     # ---- outcomes
 
-    def outcome_recorded(self, run_id: str, slot: str, *, durable: bool = False) -> None:
-        """The slot has an outcome in the tentative state: hand it to run code.
+    def outcome_recorded(
+        self, run_id: str, slot: str, fresh: Fresh | None = None, *, durable: bool = False
+    ) -> None:
+        """The slot has an outcome in the tentative state: hand it to run code, `fresh` if it is.
 
         A run function with `durable="each"` gets it only once it is acknowledged.
         """
@@ -421,7 +424,7 @@ class Driver:
         actor.idle_since_ms = None
         owner.running(run_id)
         try:
-            asks = session.deliver(slot, outcome)
+            asks = session.deliver(slot, outcome, fresh)
         finally:
             owner.running(None)
         self.process(actor, asks)
@@ -431,7 +434,9 @@ class Driver:
         definition = self.owner.app.runs.get(state.run)
         return definition is not None and definition.durable == "each"
 
-    def then_deliver(self, run_id: str, slot: str) -> Callable[[], None] | None:
+    def then_deliver(
+        self, run_id: str, slot: str, fresh: Fresh | None = None
+    ) -> Callable[[], None] | None:
         """What to do when an outcome's event is acknowledged: nothing, or deliver it now."""
         actor = self.actors.get(run_id)
         if (
@@ -439,11 +444,11 @@ class Driver:
             if actor is None
             else actor.waits_for_log
         ):
-            return partial(self._deliver_durable, run_id, slot)
+            return partial(self._deliver_durable, run_id, slot, fresh)
         return None if self._alone is None else partial(self.progressed, run_id)
 
-    def _deliver_durable(self, run_id: str, slot: str) -> None:
-        self.outcome_recorded(run_id, slot, durable=True)
+    def _deliver_durable(self, run_id: str, slot: str, fresh: Fresh | None) -> None:
+        self.outcome_recorded(run_id, slot, fresh, durable=True)
         self.progressed(run_id)
 
     # ---- cancelling

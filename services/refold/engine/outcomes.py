@@ -5,19 +5,31 @@ import sys
 from refold.app.definitions import StepDef
 from refold_projections.fold.state import Outcome
 from refold_schemas.errors.run import ResultUnrecordable, StepAbsent, StepError
-from refold_schemas.values import ErrorInfo, NotDone, decode_error, decode_value
+from refold_schemas.values import ErrorInfo, NotDone, Value, decode_error, decode_value
+
+
+class Fresh:
+    """What a step has just returned, as `stored` and as reading that again would make it."""
+
+    __slots__ = ("copy", "stored")
+
+    def __init__(self, stored: Value, copy: object) -> None:
+        self.stored, self.copy = stored, copy
 
 
 def result_of(
-    slot: str, definition: StepDef | None, outcome: Outcome
+    slot: str, definition: StepDef | None, outcome: Outcome, fresh: Fresh | None = None
 ) -> tuple[object, BaseException | None]:
     """The value to resume run code with, or the exception to raise in it.
 
-    Live and on replay alike it is made from what is stored, so that both see the same. Raises
-    ValueUnreadable if today's types cannot read a recorded value.
+    Live and on replay alike it is made from what is stored, so that both see the same; `fresh` is
+    that, if it is of this very outcome. Raises ValueUnreadable if today's types cannot read a
+    recorded value.
     """
     kind = outcome.kind
     if kind == "ok":
+        if fresh is not None and outcome.value is fresh.stored:
+            return fresh.copy, None
         return (None if outcome.value is None else decode_value(outcome.value)), None
     if kind == "failed":
         return None, error_of(slot, definition, outcome.error)

@@ -27,7 +27,7 @@ from refold.engine.asks import (
 from refold.engine.births import Births
 from refold.engine.branches import WAIT, Branch
 from refold.engine.driving import Driving
-from refold.engine.outcomes import result_of
+from refold.engine.outcomes import Fresh, result_of
 from refold.engine.record import Record, Turn
 from refold.engine.run_calls import RunCalls
 from refold.engine.scopes import Scope
@@ -144,10 +144,10 @@ class Session:
             self._begin(self._run.fn(*arguments), self._release)
         return self._replay()
 
-    def deliver(self, slot: str, outcome: Outcome) -> list[Ask]:
+    def deliver(self, slot: str, outcome: Outcome, fresh: Fresh | None = None) -> list[Ask]:
         """Give run code an outcome, in log order, and return what it asks for then.
 
-        Raises KeyError if run code does not wait for the slot.
+        `fresh` is given to nobody else. Raises KeyError if run code does not wait for the slot.
         """
         if self.ended or self._driving.closing:
             return []
@@ -158,7 +158,7 @@ class Session:
                 return []
             self._expired = None
             return self._replay_on(expired, outcome)
-        self._resume(slot, outcome)
+        self._resume(slot, outcome, fresh)
         return self._answer()
 
     def close(self) -> None:
@@ -274,12 +274,18 @@ class Session:
         self._driving.begin(Branch(coroutine, Scope(""), context, started_ms, branch_ended))
 
     def _resume(
-        self, slot: str, outcome: Outcome, *, last: bool = False, renewed: bool = False
+        self,
+        slot: str,
+        outcome: Outcome,
+        fresh: Fresh | None = None,
+        *,
+        last: bool = False,
+        renewed: bool = False,
     ) -> None:
         branch = self._driving.waiting.pop(slot)
         definition = branch.definition
         try:
-            value, error = result_of(slot, definition, outcome)
+            value, error = result_of(slot, definition, outcome, fresh)
             acquires = definition is not None and definition.acquires
             if acquires and renewed:
                 self._acquired.renewed(outcome)
