@@ -1,6 +1,7 @@
 """The checkers themselves: each planted lie is found, and the two folds agree on any log."""
 
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -313,6 +314,9 @@ class LyingOwner:
     def __init__(self, stage: Stage, states: dict[str, Any]) -> None:
         self.position = stage.watch.partitions[0].fold.position
         self.states = states
+        self.books = SimpleNamespace(
+            is_durable=lambda _: True, states=SimpleNamespace(packed=lambda _: None)
+        )
 
     def runs(self) -> list[str]:
         return list(self.states)

@@ -26,11 +26,10 @@ from refold.testing.sim_people import Clients, Person
 from refold.testing.sim_processes import Fleet
 from refold.testing.sim_readers import Readers
 from refold.testing.sim_report import Journal, Report
-from refold.testing.sim_strangers import SimRegistry, Strangers, StrangersCodec
+from refold.testing.sim_strangers import FilesCodec, SimRegistry, Strangers, StrangersCodec
 from refold.testing.sim_world import SimVendor, VendorRates
 from refold_schemas.codec import Codec
 from refold_schemas.commands import StartRun
-from refold_schemas.registry import FileRegistry
 from refold_schemas.values import Value
 
 EPOCH_MS = 1_767_225_600_000
@@ -244,8 +243,7 @@ class Simulation:
 
 @lru_cache(maxsize=1)
 def _codec() -> Codec:
-    """One for all simulations: its compiled readers know no state."""
-    return Codec(FileRegistry())
+    return FilesCodec()
 
 
 @lru_cache(maxsize=4096)
