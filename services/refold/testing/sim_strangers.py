@@ -53,24 +53,14 @@ class SimRegistry:
         self.ended, self.away = True, False
 
 
-class FilesCodec(Codec):
-    """One for all processes of all simulations: its compiled readers and writers know no state."""
-
-    def __init__(self) -> None:
-        super().__init__(_FILES)
-
-    async def ready(self, *kinds: type) -> None:
-        """The ids are those of the files: what was compiled for them stays, whoever starts."""
-
-
-class StrangersCodec(FilesCodec):
+class StrangersCodec(Codec):
     """The codec of one process: what it has asked the registry for, it knows.
 
-    `shared` has the compiled readers and writers.
+    `shared` has the compiled readers and writers, which know no state.
     """
 
     def __init__(self, registry: SimRegistry, shared: Codec) -> None:
-        super().__init__()
+        super().__init__(_FILES)
         self._readers, self._writers = shared._readers, shared._writers
         self._service = registry
         self._known: set[int] = set()
