@@ -64,7 +64,9 @@ def postgres(postgres_server: Postgres) -> Iterator[str]:
 LONG = {
     "tests/system/test_kafka_chaos.py": 100,
     "tests/system/test_compiled.py": 90,
-    "tests/simulation/test_seeds.py": 80,
+    "tests/simulation/test_seeds.py": 50,
+    "tests/simulation/test_kill_matrix.py": 50,
+    "tests/simulation/test_recorded_conversations.py": 25,
     "tests/conformance/test_kafka_log.py": 50,
     "tests/conformance/test_confluent_registry.py": 25,
     "tests/system/test_kafka_registry.py": 45,

@@ -21,6 +21,8 @@ from refold.worker import WorkerSettings
 from refold_schemas.events import PartitionClaimed, StepIntended
 from support.lab import Lab
 
+pytestmark = pytest.mark.untraced
+
 DRAIN_MS = 300
 TICK = 0.000_02
 

@@ -27,6 +27,8 @@ from world.faults import Fault, FaultMode
 from world.local import LocalClient
 from world.messages import Request
 
+pytestmark = pytest.mark.untraced
+
 RUN = "refund-agent"
 CASE = Case(order_id="48211")
 KINDS = {

@@ -1,6 +1,7 @@
 """The checkers themselves: each planted lie is found, and the two folds agree on any log."""
 
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,13 +10,14 @@ from refold.log.memory import MemoryBroker
 from refold.log.port import Entry, Topic
 from refold.testing.sim_app import SERVICES
 from refold.testing.sim_checks import Sent, Watch
+from refold.testing.sim_codec import shared_codec
 from refold.testing.sim_loop import SimProcess, Universe
 from refold.testing.sim_readers import Readers
 from refold.testing.sim_report import Journal
 from refold.testing.sim_shadow import Shadow, differences
 from refold.testing.sim_world import Call, SimVendor, VendorRates, receipt
 from refold_projections.fold import PartitionFold
-from refold_schemas.codec import KIND_CLAIM, KIND_EVENT, KIND_REPORT, Codec, RecordHeader
+from refold_schemas.codec import KIND_CLAIM, KIND_EVENT, KIND_REPORT, RecordHeader
 from refold_schemas.commands import CancelRun
 from refold_schemas.events import (
     AttemptReported,
@@ -32,7 +34,6 @@ from refold_schemas.events import (
     TimerFired,
     TimerScheduled,
 )
-from refold_schemas.registry import FileRegistry
 from refold_schemas.values import ErrorInfo, encode_value
 
 ERROR = ErrorInfo("NotDone", "refold:NotDone", "no capacity", None)
@@ -46,7 +47,7 @@ class Stage:
     def __init__(self) -> None:
         self.universe = Universe(Random(1))
         self.journal = Journal(lambda: self.universe.now_us)
-        self.codec = Codec(FileRegistry())
+        self.codec = shared_codec()
         self.broker = MemoryBroker("t", now_ms=lambda: self.universe.now_us // 1000)
         self.watch = Watch(self.universe, self.broker, self.codec, self.journal)
         self.vendor = SimVendor(self.universe, Random(1), self.journal, SERVICES, VendorRates())
@@ -313,6 +314,9 @@ class LyingOwner:
     def __init__(self, stage: Stage, states: dict[str, Any]) -> None:
         self.position = stage.watch.partitions[0].fold.position
         self.states = states
+        self.books = SimpleNamespace(
+            is_durable=lambda _: True, states=SimpleNamespace(packed=lambda _: None)
+        )
 
     def runs(self) -> list[str]:
         return list(self.states)

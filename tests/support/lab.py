@@ -8,6 +8,7 @@ from uuid import UUID
 from refold.app import App
 from refold.log.memory import MemoryBroker, MemoryLog
 from refold.log.port import Entry, Topic
+from refold.testing.sim_codec import shared_codec
 from refold.testing.sim_loop import SimProcess, Universe
 from refold.worker import Worker, WorkerEvent, WorkerSettings
 from refold_projections.fold import Boundary, PartitionFold, RunState, boundary
@@ -15,12 +16,10 @@ from refold_schemas.codec import Codec
 from refold_schemas.commands import CancelRun, Command, ResolveStep, RetryRun, StartRun
 from refold_schemas.errors import RefoldError
 from refold_schemas.events import Event
-from refold_schemas.registry import FileRegistry
 from refold_schemas.values import encode_value
 
 EPOCH_MS = 1_800_000_000_000
-CODEC = Codec(FileRegistry())
-"""One for all: it holds no state but what it compiled."""
+CODEC = shared_codec()
 
 
 class Lab:

@@ -17,13 +17,12 @@ from refold.client.history import HistoryRecord
 from refold.engine.settings import WorkerSettings
 from refold.log.memory import MemoryBroker, MemoryLog
 from refold.log.port import Ack, Entry, Topic
+from refold.testing.sim_codec import shared_codec
 from refold.testing.sim_loop import SimProcess, Universe, current_process
 from refold.worker import Worker
 from refold_projections.fold import PartitionFold, state_hash
-from refold_schemas.codec import Codec
 from refold_schemas.errors import RefoldError
 from refold_schemas.events import Event, PartitionClaimed, StepCompleted
-from refold_schemas.registry import FileRegistry
 from world import Settings, World
 from world.access import using
 from world.calls import VendorCalls
@@ -100,7 +99,7 @@ class Stage:
         self.lives = 0
         self.resolved: list[str] = []
         self.problems: list[str] = []
-        self._codec = Codec(FileRegistry())
+        self._codec = shared_codec()
         self._entropy = Random(f"{seed}/entropy")
         self._over = False
 
@@ -184,6 +183,7 @@ class Stage:
             entropy=self._entropy.randbytes,
             settings=WorkerSettings(suggest_ms=200),
             watch=False,
+            codec=self._codec,
         )
         process.attached["worker"] = worker
         owners: dict[int, Any] = {}

@@ -89,6 +89,7 @@ def test_the_document_names_every_error_and_no_place_outside(world: World) -> No
             assert [list(one["content"]) for one in problems] == [["application/problem+json"]] * 2
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
 @pytest.mark.parametrize("place", OPERATIONS)
 def test_requests_made_from_the_document(world: World, place: str, mode: GenerationMode) -> None:

@@ -87,6 +87,7 @@ def test_a_malformed_encoding_is_refused_with_a_reason(
 
 
 @EVERY_CLASS
+@pytest.mark.untraced
 def test_every_truncation_is_refused_and_so_is_a_byte_too_many(cls: type) -> None:
     data = CODEC.encode(example(cls))
     for size in range(len(data)):
@@ -97,6 +98,7 @@ def test_every_truncation_is_refused_and_so_is_a_byte_too_many(cls: type) -> Non
 
 
 @EVERY_CLASS
+@pytest.mark.untraced
 def test_a_changed_byte_gives_a_message_or_a_refusal_never_anything_else(cls: type) -> None:
     data = CODEC.encode(example(cls))
     for index in range(0, len(data), max(1, len(data) // 200)):

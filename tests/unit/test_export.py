@@ -387,6 +387,7 @@ def test_a_folder_that_cannot_be_written_says_so(broker: MemoryBroker, tmp_path:
         exported(tmp_path / "file" / "below")
 
 
+@pytest.mark.untraced
 def test_memory_does_not_follow_the_number_of_events(
     broker: MemoryBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

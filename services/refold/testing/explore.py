@@ -20,13 +20,12 @@ from refold.app import App, Effect, StepDef
 from refold.engine.settings import WorkerSettings
 from refold.log.memory import MemoryBroker, MemoryLog
 from refold.log.port import Ack, Entry, Topic
+from refold.testing.sim_codec import shared_codec
 from refold.testing.sim_loop import SimProcess, Universe, current_process
 from refold.worker import Worker
 from refold_projections.fold import Boundary, PartitionFold, RunState, boundary, sentence
-from refold_schemas.codec import Codec
 from refold_schemas.commands import ResolveStep, StartRun
 from refold_schemas.events import Event, PartitionClaimed, StepCompleted, StepIntended
-from refold_schemas.registry import FileRegistry
 from refold_schemas.values import Absent, Found, Value, encode_value
 
 EPOCH_MS = 1_767_225_600_000
@@ -193,7 +192,7 @@ class CrashExplorer:
         self.app, self.name, self.given, self.run_id = app, name, encode_value(input), run_id
         self.reset, self.effects, self.person = reset, effects, person
         self.seed, self.days_max, self.settings = seed, days_max, settings
-        self.codec = Codec(FileRegistry())
+        self.codec = shared_codec()
         self.points: dict[CrashPoint, None] = {}
         self.armed: CrashPoint | None = None
         self.calls: dict[str, int] = {}

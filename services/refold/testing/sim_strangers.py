@@ -56,7 +56,7 @@ class SimRegistry:
 class StrangersCodec(Codec):
     """The codec of one process: what it has asked the registry for, it knows.
 
-    `shared` has the compiled readers, which know no state.
+    `shared` has the compiled readers and writers, which know no state.
     """
 
     def __init__(self, registry: SimRegistry, shared: Codec) -> None:

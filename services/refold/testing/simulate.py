@@ -20,6 +20,7 @@ from refold.log.partitions import partition_for
 from refold.log.port import Entry, Topic
 from refold.testing.sim_app import SERVICES
 from refold.testing.sim_checks import Sent, Watch
+from refold.testing.sim_codec import shared_codec
 from refold.testing.sim_faults import PROFILES, Profile, SeededFaults, profile_of
 from refold.testing.sim_loop import SimStuck, Universe
 from refold.testing.sim_people import Clients, Person
@@ -30,7 +31,6 @@ from refold.testing.sim_strangers import SimRegistry, Strangers, StrangersCodec
 from refold.testing.sim_world import SimVendor, VendorRates
 from refold_schemas.codec import Codec
 from refold_schemas.commands import StartRun
-from refold_schemas.registry import FileRegistry
 from refold_schemas.values import Value
 
 EPOCH_MS = 1_767_225_600_000
@@ -68,7 +68,7 @@ class Simulation:
         self.seed, self.profile = seed, profile
         self.universe = Universe(self.random("turns"))
         self.journal = Journal(lambda: self.universe.now_us, keep_all=keep_trace)
-        self.codec = _codec()
+        self.codec = shared_codec()
         self.faults = SeededFaults(
             self.random("log"),
             profile,
@@ -240,12 +240,6 @@ class Simulation:
             f"python -m refold.testing.simulate --seed {self.seed} "
             f"--profile {self.profile.name} --trace",
         )
-
-
-@lru_cache(maxsize=1)
-def _codec() -> Codec:
-    """One for all simulations: its compiled readers know no state."""
-    return Codec(FileRegistry())
 
 
 @lru_cache(maxsize=4096)
