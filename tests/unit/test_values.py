@@ -33,6 +33,7 @@ from refold_schemas.values import (
     digest_value,
     encode_value,
 )
+from refold_schemas.values.copying import NOT_PLAIN, copied
 from support.shop import Colour, Record, Text
 from support.storable import PLAIN, STORABLE, same
 
@@ -56,6 +57,38 @@ def test_whatever_is_stored_comes_back_equal_and_of_the_same_kind(obj: object) -
     value = encode_value(obj)
     assert same(obj, decode_value(value))
     assert encode_value(decode_value(value)) == value
+
+
+@given(STORABLE)
+def test_a_copy_is_what_reading_the_stored_value_gives(obj: object) -> None:
+    copy = copied(obj)
+    if copy is not NOT_PLAIN:
+        assert same(decode_value(encode_value(obj)), copy)
+        assert encode_value(copy) == encode_value(obj)
+        assert not _containers(obj) & _containers(copy)
+
+
+@given(PLAIN)
+def test_plain_data_is_copied(obj: object) -> None:
+    assert copied(obj) is not NOT_PLAIN
+
+
+def test_a_copy_has_limits() -> None:
+    wide: list[Any] = [0]
+    for _ in range(40):
+        wide = [wide, wide]  # a million million items that take no room
+    assert copied(wide) is NOT_PLAIN
+    assert copied([0] * (NODES_MAX + 1)) is NOT_PLAIN
+    assert copied({"a": [0] * NODES_MAX}) is NOT_PLAIN
+
+
+def _containers(obj: object) -> set[int]:
+    """The identities of every list and dict in plain data."""
+    if type(obj) is dict:
+        return {id(obj)}.union(*(_containers(item) for item in obj.values()))
+    if type(obj) is list:
+        return {id(obj)}.union(*(_containers(item) for item in obj))
+    return set()
 
 
 @given(PLAIN)
