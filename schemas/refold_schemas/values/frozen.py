@@ -31,6 +31,8 @@ def frozen(cls: type[T]) -> type[T]:
     names = [field.name for field in fields(made)]
     if any(f.default is not MISSING or f.default_factory is not MISSING for f in fields(made)):
         raise TypeError(f"{cls.__name__}: a class of the log says all that it holds: no defaults")
+    if hasattr(made, "__post_init__"):
+        raise TypeError(f"{cls.__name__}: a class of the log does nothing when it is made")
     blank = type(f"_Blank{cls.__name__}", (), {"__slots__": tuple(names)})
     _blanks[made] = blank
     lines = [f"def __init__(self, {', '.join(names)}):", "    set_class(self, blank)"]
@@ -48,6 +50,6 @@ def blank_of(cls: type) -> type | None:
     """The class of an unfinished `cls`: its slots can be set, and then its `__class__`.
 
     For generated code that fills objects whose values it has at hand. None where `cls` is not
-    `frozen`, or does something of its own when it is made.
+    `frozen`.
     """
-    return None if hasattr(cls, "__post_init__") else _blanks.get(cls)
+    return _blanks.get(cls)
