@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from refold import App, Effect, NotDone, Policy, RunContext
 from refold.client import Client, RunHandle
-from refold.log import Topic
+from refold.log import Record, Topic
 from refold.log.memory import (
     Answer,
     AppendCall,
@@ -44,7 +44,13 @@ from refold_schemas.errors.cli import (
     StepNotInDoubt,
     TooEarly,
 )
-from refold_schemas.errors.log import AppendUnknown, BatchTooLarge, LogClosed, LogFull
+from refold_schemas.errors.log import (
+    AppendUnknown,
+    BatchTooLarge,
+    LogClosed,
+    LogFull,
+    LogUnavailable,
+)
 from refold_schemas.events import StepResolved
 from refold_schemas.registry import FileRegistry
 
@@ -328,6 +334,29 @@ def test_the_time_to_wait_holds_for_a_log_that_does_not_answer(
     with pytest.raises(CommandUnknown, match=r"it had not answered within 0\.2 s") as caught:
         play(scene, faults=faults)
     assert caught.value.command_id == "c-1"
+
+
+def test_the_time_to_wait_holds_for_what_comes_before_sending(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("refold.client.client.SEND_MIN_S", 0.1)
+
+    class SlowLog(MemoryLog):
+        async def bounds(self, topic: Topic, partition: int) -> tuple[int, int]:
+            await asyncio.sleep(3_600)
+            return await super().bounds(topic, partition)
+
+    async def main() -> list[Record]:
+        broker = MemoryBroker("shop")
+        log = SlowLog(broker=broker)
+        await log.open(create=True)
+        async with Client(log) as client, asyncio.timeout(60):
+            with pytest.raises(LogUnavailable, match=r"not sent") as caught:
+                await client.start("shop", Order(id="o1"), within=timedelta(milliseconds=200))
+            assert caught.value.stored is False
+        return list(await log.read(Topic.COMMANDS, 0, 0))
+
+    assert asyncio.run(main()) == []
 
 
 @pytest.mark.parametrize("ends_by", ["time", "cancellation"])

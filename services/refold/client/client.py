@@ -3,7 +3,7 @@
 import asyncio
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from datetime import timedelta
 from types import TracebackType
@@ -44,7 +44,7 @@ from refold_schemas.errors.cli import (
     CommandUnknown,
     RunUnknown,
 )
-from refold_schemas.errors.log import LogUrlInvalid, OffsetOutOfRange
+from refold_schemas.errors.log import LogUnavailable, LogUrlInvalid, OffsetOutOfRange
 from refold_schemas.events import CommandRejected
 from refold_schemas.values import canon_of, check_run_id, encode_value
 
@@ -310,7 +310,7 @@ class Client(Questions):
         begun = loop.time()
         partition = self.partition_of(command.run_id)
         if not self._may_write:
-            await self._codec.ready(*get_args(Command))
+            await self._before_sending(self._codec.ready(*get_args(Command)), within, begun)
             self._may_write = True
             if not self._is_open:  # closed meanwhile: whatever were made now, nobody would close
                 raise ClientClosed
@@ -320,7 +320,7 @@ class Client(Questions):
                 self._log, self._codec, partition, self.signer
             )
         tail = self._tail(partition)
-        await tail.begin()
+        await self._before_sending(tail.begin(), within, begun)
         decided = tail.expect(command.command_id)
         try:
             if within is None:
@@ -355,6 +355,21 @@ class Client(Questions):
         if isinstance(decision.event, CommandRejected) and decision.event.reason == "duplicate":
             return await self._first_decision(command, partition, decision)
         return decision
+
+    async def _before_sending(
+        self, work: Awaitable[object], within: timedelta | None, begun: float
+    ) -> None:
+        """Wait for what has to be known before a command is sent. Raises LogUnavailable."""
+        if within is None:
+            await work
+            return
+        left_s = within.total_seconds() - (asyncio.get_running_loop().time() - begun)
+        allowed_s = max(left_s, SEND_MIN_S)
+        if not await done_within(work, timedelta(seconds=allowed_s)):
+            reason = f"it had not answered within {allowed_s:g} s"
+            raise LogUnavailable(
+                self._log.url, reason, kept="the command was not sent", stored=False
+            )
 
     async def _read_decision(
         self,
