@@ -93,11 +93,12 @@ COMPILED := $(CURDIR)/build/compiled
 
 compiled: $(COMPILED) ## refold with its engine compiled, in build/compiled (needs a C compiler; two minutes)
 
-$(COMPILED): $(shell find $(ROOT) -name '*.py' -o -name '*.avsc') pyproject.toml hatch_build.py | $(VENV)/.dev
+$(COMPILED): $(shell find $(ROOT) -type f -not -path '*/__pycache__/*') pyproject.toml hatch_build.py | $(VENV)/.dev
 	@command -v $(CC) > /dev/null || { echo "there is no C compiler ($(CC)). Kept: nothing was made, plain Python is the same program. Next: install one (Debian and Ubuntu: apt install gcc), or set CC" >&2; exit 2; }
-	@rm -rf build/compiled build/wheel
+	@rm -rf $@ $@.new build/wheel
 	HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 $(PIP) wheel --no-deps --no-build-isolation -w build/wheel .
-	@$(PIP) install --no-deps --target $@ build/wheel/refold-*.whl
+	@$(PIP) install --no-deps --target $@.new build/wheel/refold-*.whl
+	@mv $@.new $@
 	@touch $@
 
 bench: $(if $(PLAIN),$(VENV)/.dev,$(COMPILED)) ## measure refold on this machine, compiled (PLAIN=1: as plain Python; REFOLD_PEERS names the peers' scripts)

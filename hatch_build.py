@@ -29,7 +29,12 @@ class CompileHook(BuildHookInterface[Any]):
             return
         made = Path(tempfile.mkdtemp(prefix="refold-compiled-"))
         self._made = made
-        for built in self._compile(made):
+        try:
+            compiled = self._compile(made)
+        except BaseException:  # nobody calls finalize then
+            shutil.rmtree(made)
+            raise
+        for built in compiled:
             build_data["force_include"][str(built)] = str(built.relative_to(made / "lib"))
         build_data["infer_tag"] = True
         build_data["pure_python"] = False

@@ -20,6 +20,7 @@ from refold.gateway.identity import Caller
 from refold.gateway.page import showing
 from refold.gateway.roles import OPERATE, SETTLE, Role
 from refold.gateway.state import Gateway, zone_of
+from refold_schemas.commands.limits import WHY_CHARS_MAX
 from refold_schemas.errors.gateway import GatewayError
 
 PLACES = (
@@ -132,6 +133,7 @@ def environment() -> Environment:
     env.filters["iso"] = _iso
     env.tests["ours"] = is_ours
     env.globals["url"] = url
+    env.globals["why_max"] = WHY_CHARS_MAX
     return env
 
 
