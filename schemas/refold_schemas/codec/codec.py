@@ -108,7 +108,8 @@ class Codec:
         await self._registry.ready(
             [name for cls, name in self._names.items() if not kinds or cls in kinds]
         )
-        self._writers.clear()
+        if self._registry.asks:  # else its ids are those of the files, before and after
+            self._writers.clear()
 
     @property
     def asks(self) -> bool:

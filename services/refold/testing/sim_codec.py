@@ -1,7 +1,6 @@
 """One codec for all workers of a process: what it has compiled stays."""
 
 from functools import lru_cache
-from typing import Any
 
 from refold_schemas.codec import Codec
 from refold_schemas.registry import FileRegistry
@@ -11,14 +10,6 @@ from refold_schemas.registry import FileRegistry
 def shared_codec() -> Codec:
     """The codec of the files, whose readers and writers know no state.
 
-    A worker that starts lets go of compiled writers, since a registry may give out other ids. Those
-    of the files stay as they are, and in a simulation workers start all the time.
+    In a simulation workers start all the time, and compiling is most of what a start costs.
     """
-    codec = Codec(FileRegistry())
-    codec._writers = _Lasting()
-    return codec
-
-
-class _Lasting(dict[type, Any]):
-    def clear(self) -> None:
-        """Nothing goes."""
+    return Codec(FileRegistry())
