@@ -113,7 +113,7 @@ def found(looks: list[dict[str, Any]]) -> list[str]:
 def test_every_second_beside_workers_that_die(shop: Shop) -> None:
     shop.call("namespace", "create")
     first = shop.begin("worker", "shop:app")
-    told = shop.call("start", "shop", "--input", "100", "--run-id", "a", "--wait")
+    told = shop.call("start", "shop", "--input", "100", "--run-id", "a", "--wait", "--within", "60")
     assert told["status"] == "completed"
     (key,) = os.listdir(shop.books)
     service = shop.begin(
@@ -124,7 +124,7 @@ def test_every_second_beside_workers_that_die(shop: Shop) -> None:
     first.send_signal(signal.SIGKILL)
     (shop.books / key).write_text("999")  # after it was asked: another window has it no more
     shop.begin("worker", "shop:app", out="second.txt")
-    told = shop.call("start", "shop", "--input", "200", "--run-id", "b", "--wait")
+    told = shop.call("start", "shop", "--input", "200", "--run-id", "b", "--wait", "--within", "60")
     assert told["status"] == "completed"
     shop.wait(lambda looks: "missing b" in found(looks))
     assert "different a" not in found(shop.looks())
