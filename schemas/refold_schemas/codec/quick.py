@@ -34,6 +34,14 @@ USUAL: Final = {"refold.values.Value": ("", 1, "j1", None)}
 """With what nearly every instance of a record begins: read and written at once where it is that."""
 
 
+def usual_bytes(name: str, schemas: dict[str, Any]) -> bytes:
+    """The encoding of the usual fields of a record; none where it has none."""
+    written = bytearray()
+    for field, value in zip(schemas[name]["fields"], USUAL.get(name, ()), strict=False):
+        strict_writer(Parsed(field["type"], schemas), {})(value, written)
+    return bytes(written)
+
+
 def quick_reader(parsed: Parsed, classes: Classes) -> Read:
     """Return the reader of a record whose name is in `classes`, as those of the records in it.
 
@@ -61,32 +69,27 @@ class _Compiler:
 
     def _generate(self, name: str) -> Read:
         cls = self._classes[name]
-        shown: dict[str, Any] = {"cls": cls, "Odd": Odd, "read_long": read_long}
-        shown["usual"] = USUAL.get(name)
+        usual = USUAL.get(name, ())
+        shown: dict[str, Any] = {"cls": cls, "Odd": Odd, "read_long": read_long, "usual": usual}
         lines = ["def read(data, at):"]
         described = self._schemas[name]["fields"]
-        usual = USUAL.get(name, ())
         head: list[str] = []
         for index, field in enumerate(described):
             here = head if index < len(usual) else lines
             here += (f"    {line}" for line in self._field(field["type"], f"v{index}", shown))
             if index + 1 == len(usual):
-                lines += self._usual(described, usual, head)
+                lines += self._usual(name, head)
         names = [field["name"] for field in described]
         lines += (f"    {line}" for line in _construction(cls, names, shown))
         read: Read = generated(lines, shown, title=f"<reader of {name}>")
         return read
 
-    def _usual(
-        self, described: list[dict[str, Any]], usual: tuple[Any, ...], head: list[str]
-    ) -> list[str]:
+    def _usual(self, name: str, head: list[str]) -> list[str]:
         """Return the lines that read the first fields at once, or as `head` does it."""
-        written = bytearray()
-        for field, value in zip(described, usual, strict=False):
-            strict_writer(Parsed(field["type"], self._schemas), {})(value, written)
-        values = ", ".join(f"v{index}" for index in range(len(usual)))
+        written = usual_bytes(name, self._schemas)
+        values = ", ".join(f"v{index}" for index in range(len(USUAL[name])))
         return [
-            f"    if data.startswith({bytes(written)!r}, at):",
+            f"    if data.startswith({written!r}, at):",
             f"        {values} = usual; at += {len(written)}",
             "    else:",
             *(f"    {line}" for line in head),

@@ -11,8 +11,8 @@ from dataclasses import fields
 from typing import Any, Final
 
 from refold_schemas.codec.bounds import takes_bytes
-from refold_schemas.codec.quick import USUAL, Odd
-from refold_schemas.codec.writing import LONG_MAX, LONG_MIN, Classes, strict_writer, varint
+from refold_schemas.codec.quick import USUAL, Odd, usual_bytes
+from refold_schemas.codec.writing import LONG_MAX, LONG_MIN, Classes, varint
 from refold_schemas.registry.avro import BadSchema, Parsed
 from refold_schemas.values.generated import generated
 
@@ -121,10 +121,10 @@ class _Compiler:
         lines = [f"if type({of}) is not cls_{of}: raise Odd"]
         self._within.append(name)
         pieces: list[str] = []
-        usual = USUAL.get(name, ())
+        usual_count = len(USUAL.get(name, ()))
         for index, field in enumerate(described):
-            if index == len(usual):
-                lines, pieces = self._usual(described, usual, lines, pieces, of, shown)
+            if index == usual_count > 0:
+                lines, pieces = self._usual(name, lines, pieces, of, shown)
             at = f"{of}_{index}"
             lines.append(f"{at} = {of}.{field['name']}")
             more, its = self._field(field["type"], at, shown)
@@ -134,31 +134,24 @@ class _Compiler:
         return lines, pieces
 
     def _usual(
-        self,
-        described: list[dict[str, Any]],
-        usual: tuple[Any, ...],
-        lines: list[str],
-        pieces: list[str],
-        of: str,
-        shown: dict[str, Any],
+        self, name: str, lines: list[str], pieces: list[str], of: str, shown: dict[str, Any]
     ) -> tuple[list[str], list[str]]:
         """Put the first fields' lines behind a look whether these are the usual ones.
 
         Compared is by identity, so that nothing else can pass for it (1 is no True); a value that
         `encode_value` made has these very objects, any other one is written field by field.
         """
-        if not usual:
-            return lines, pieces
         first, *each = lines
-        written = bytearray()
         tests: list[str] = []
-        for index, (field, value) in enumerate(zip(described, usual, strict=False)):
+        for index, (field, value) in enumerate(
+            zip(self._schemas[name]["fields"], USUAL[name], strict=False)
+        ):
             shown[f"usual_{of}_{index}"] = value
             tests.append(f"{of}.{field['name']} is usual_{of}_{index}")
-            strict_writer(Parsed(field["type"], self._schemas), {})(value, written)
+        written = usual_bytes(name, self._schemas)
         head = [
             first,
-            f"if {' and '.join(tests)}: {of}_head = {bytes(written)!r}",
+            f"if {' and '.join(tests)}: {of}_head = {written!r}",
             "else:",
             *_in([*each, f"{of}_head = join(({_list(*pieces)}))"]),
         ]
