@@ -16,10 +16,11 @@ PARTITIONS = 4
 """Of a measured namespace on Kafka. Each has its own owner, and its own batch in flight."""
 BROKER = "kafka-1"
 WARM_ALL_S, WARM_ONE_S = 10.0, 30.0
+WARM_BATCH = 100
 """A broker compiles its code while it runs, on the processors that the measured work needs: its
 compiler takes three quarters of one at first, and rests after half a minute of appends, by when a
-step takes three fifths of its time. What counts is one that has been up for a while, as brokers
-are."""
+step takes three fifths of its time. It does so anew for batches of many records, which it looks
+into one by one. What counts is one that has been up for a while, as brokers are."""
 
 
 class Store(Protocol):
@@ -139,23 +140,31 @@ def own_broker(folder: Path) -> Iterator[Stack]:
 async def _warm(url: str) -> None:
     """Append, wait and read until the broker has compiled what it needs for that.
 
-    First on all partitions at once, then on one, as a single run does it.
+    First batches of many records on all partitions at once, then of one record on one partition:
+    as many runs do it, and as a single run does.
     """
     log = open_log(url)
     await log.open(create=True)
     offsets = [0] * PARTITIONS
+    numbers = itertools.count()
 
-    async def rounds(partition: int, end_s: float) -> None:
+    async def rounds(partition: int, entry_count: int, end_s: float) -> None:
         while time.monotonic() < end_s:
             offset = offsets[partition]
             waiting = asyncio.ensure_future(
                 log.wait(Topic.EVENTS, partition, offset, timeout_ms=1_000)
             )
-            await log.append(Topic.EVENTS, partition, [Entry(b"run-1", b"x" * 300)])
+            entries = [
+                Entry(b"run-%d" % number, b"%d" % next(numbers) + b"x" * 300, b"%30d" % number)
+                for number in range(entry_count)
+            ]
+            await log.append(Topic.EVENTS, partition, entries)
             await waiting
             offsets[partition] = (await log.read(Topic.EVENTS, partition, offset))[-1].offset + 1
 
     end_s = time.monotonic() + WARM_ALL_S
-    await asyncio.gather(*(rounds(partition, end_s) for partition in range(PARTITIONS)))
-    await rounds(0, end_s + WARM_ONE_S)
+    await asyncio.gather(
+        *(rounds(partition, WARM_BATCH, end_s) for partition in range(PARTITIONS))
+    )
+    await rounds(0, 1, end_s + WARM_ONE_S)
     await log.close()
