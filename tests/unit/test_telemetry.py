@@ -30,13 +30,13 @@ from refold.log.port import Ack, Entry, Topic
 from refold.telemetry import BY_NAME, CATALOGUE, Sample
 from refold.telemetry.exposition import exposition
 from refold.telemetry.lines import hide, open_lines
-from refold.telemetry.serving import Server, metrics_route
+from refold.telemetry.serving import Server, json_answer, metrics_route
 from refold.telemetry.tracing import SpanSender, wanted
 from refold.worker import Worker
 from refold.worker.metrics import WorkerMetrics
 from refold_projections.figures import Figures, PartitionFigures
 from refold_schemas.errors.live import OptionalPartMissing, PortRefused, TracesRefused
-from refold_tools.cli.observing import Observing
+from refold_tools.cli.observing import Observing, serve
 from support.gateway_lab import GatewayLab, play
 from support.live_history import history
 from support.otlp import Collector, collector
@@ -445,6 +445,21 @@ def test_a_port_that_is_taken_is_refused_with_its_name() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(PortRefused, match=str(port)):
             Server("127.0.0.1", port, {})
+
+
+def test_who_asks_for_figures_alone_needs_no_package_for_metrics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)  # as if it were not installed
+    ways = {"/figures": lambda _: json_answer({"windows": []})}
+    with pytest.raises(OptionalPartMissing, match="prometheus_client"):
+        serve("127.0.0.1", 0, [], ways)
+    server = serve("127.0.0.1", 0, [], ways, metrics_wanted=False)
+    try:
+        assert json.loads(fetch(server, "/figures")) == {"windows": []}
+        assert code_of(server, "/metrics")[0] == 404
+    finally:
+        server.close()
 
 
 # ---- traces
