@@ -379,7 +379,8 @@ def test_why_says_what_the_policy_will_do_and_when(
 ) -> None:
     writer.write("r1", *started(), intended("charge#1", policy="resolvable"))
     text = answered(capsys, "why", "r1")["text"]
-    assert "waits 90.9 s from its own claim" in text
+    assert "looks it up by that key, at once. Found settles it; absent is believed" in text
+    assert "only 90.9 s after its own claim" in text
     assert "No live worker owns its partition now" in text
     broker.suggest("worker-1")
     text = answered(capsys, "why", "r1")["text"]
