@@ -199,14 +199,16 @@ def test_the_boundary_for_people_names_every_step(capsys: Capture, writer: Write
 def test_an_unknown_run_is_exit_two_with_the_shape_of_errors(
     capsys: Capture, broker: MemoryBroker
 ) -> None:
-    for command in ("boundary", "history", "why"):
+    compare = "compare with `refold runs`, and check that --log names the right log"
+    ask = "`refold why r9` says whether its start waits or was refused; else "
+    for command, then in (("boundary", ask), ("history", ask), ("why", "")):
         answer = answered(capsys, command, "r9", code=2)
         assert answer == {
             "error": {
                 "code": "R503",
                 "message": "there is no run 'r9' in namespace cli",
                 "kept": "the log as it was",
-                "next": "compare with `refold runs`, and check that --log names the right log",
+                "next": f"{then}{compare}",
             }
         }
     assert "no run 'r9'" in refused(capsys, "why", "r9", code=2)
