@@ -575,6 +575,15 @@ def test_the_doctor_names_a_setting_that_cannot_be_used(
     )
 
 
+def test_the_doctor_notes_a_variable_that_is_written_amiss(
+    capsys: Capture, broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REFOLD_COMMAND_KEY", "keys.json")  # so nobody asks for signatures
+    (found, *_) = answered(capsys, "doctor")["findings"]
+    assert (found["verdict"], found["said"]) == ("note", "nobody reads REFOLD_COMMAND_KEY")
+    assert "REFOLD_COMMAND_KEYS" in found["next"]
+
+
 # ---- terminals
 
 
