@@ -23,6 +23,10 @@ public final class StartRun {
   private static final int SCHEMA_ID = 2_000_002_001;
 
   public static void main(String[] args) throws Exception {
+    if (args.length < 5) {
+      System.err.println("usage: StartRun BOOTSTRAP NAMESPACE RUN INPUT_JSON RUN_ID [COMMAND_ID]");
+      System.exit(2);
+    }
     String bootstrap = args[0], namespace = args[1], run = args[2], inputJson = args[3];
     String runId = args[4];
     String commandId = args.length > 5 ? args[5] : UUID.randomUUID().toString();

@@ -17,7 +17,7 @@ from io import BytesIO
 from typing import Any
 
 import fastavro
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 START_RUN_ID = 2_000_002_001
 VALUE = {
@@ -124,12 +124,18 @@ class Claims:
         self.epoch, self.claim_id, self.n_next = 0, b"", 0
 
     def counts(self, header: bytes | None) -> bool:
-        """Fed with the `refold` header of each record, in order, from the partition's start."""
+        """Fed with the `refold` header of each record, in order, from the partition's start.
+
+        Where the beginning was archived, the first events name a claim that is not there any more.
+        """
         if header is None or len(header) != HEADER.size:
             return False
         _, kind, claim_id, epoch, n, _, _ = HEADER.unpack(header)
         if kind == KIND_CLAIM and epoch > self.epoch:
             self.epoch, self.claim_id, self.n_next = epoch, claim_id, 0
+        elif kind == KIND_EVENT and epoch > self.epoch:  # its claim was archived
+            self.epoch, self.claim_id, self.n_next = epoch, claim_id, n + 1
+            return True
         elif kind == KIND_EVENT and claim_id == self.claim_id and n == self.n_next:
             self.n_next += 1
             return True
@@ -145,7 +151,10 @@ def outcome(bootstrap: str, topic: str, command_id: str, wait_s: float) -> dict[
     )
     try:
         count = len(consumer.list_topics(topic, 30).topics[topic].partitions)
-        consumer.assign([TopicPartition(topic, number, 0) for number in range(count)])
+        # Not offset 0, which is gone once the log was archived.
+        consumer.assign(
+            [TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(count)]
+        )
         claims = [Claims() for _ in range(count)]
         end = time.monotonic() + wait_s
         while time.monotonic() < end:

@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fastavro
@@ -280,7 +281,8 @@ def test_a_persons_word_from_anybody_counts_with_a_signature_alone(shop: Shop) -
     assert reasons() == wanted
 
 
-def test_the_example_has_the_released_schemas() -> None:
+def start_run() -> Any:
+    """The example as a module."""
     import importlib.util
 
     spec = importlib.util.spec_from_file_location("start_run", EXAMPLES / "start_run.py")
@@ -288,6 +290,68 @@ def test_the_example_has_the_released_schemas() -> None:
     assert spec.loader is not None
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)
+    return example
+
+
+def test_the_example_finds_its_answer_in_a_log_whose_beginning_was_archived(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The claim of the first events is away, and nothing is at offset 0."""
+    example = start_run()
+    refused = {
+        "command_id": "mine",
+        "command_type": "StartRun",
+        "command_offset": 0,
+        "reason": "unknown_function",
+        "detail": "",
+        "raw": None,
+    }
+    value = example.framed(example.COMMAND_REJECTED_ID, example.COMMAND_REJECTED, refused)
+
+    def headers(claim: bytes, epoch: int, n: int) -> list[tuple[str, bytes]]:
+        return [("refold", example.HEADER.pack(1, 0, claim * 16, epoch, n, 0, 0))]
+
+    class Trimmed:
+        """A consumer of a topic whose log begins at offset 7."""
+
+        def __init__(self, _: object) -> None:
+            self.left: list[Any] = []
+
+        def list_topics(self, topic: str, _: float) -> Any:
+            return SimpleNamespace(topics={topic: SimpleNamespace(partitions={0: None})})
+
+        def assign(self, places: list[Any]) -> None:
+            if places[0].offset == 0:  # out of range: a consumer goes to the end by default
+                return
+            late, next_ = headers(b"a", 4, 9), headers(b"b", 5, 3)
+            for offset, one in enumerate((headers(b"b", 5, 2), late, next_), 7):
+                seen = value if one is not late else value.replace(b"mine", b"late")
+                seen = value.replace(b"mine", b"else") if offset == 7 else seen
+                self.left.append(
+                    SimpleNamespace(
+                        partition=lambda: 0,
+                        offset=lambda offset=offset: offset,
+                        headers=lambda one=one: one,
+                        error=lambda: None,
+                        value=lambda seen=seen: seen,
+                    )
+                )
+
+        def consume(self, *_: object, **__: object) -> list[Any]:
+            found, self.left = self.left, []
+            return found
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(example, "Consumer", Trimmed)
+    assert example.outcome("", "shop.events", "mine", 1)["offset"] == 9
+    with pytest.raises(TimeoutError):
+        example.outcome("", "shop.events", "late", 0.05)
+
+
+def test_the_example_has_the_released_schemas() -> None:
+    example = start_run()
     registry = FileRegistry()
     for schema_id, schema in (
         (example.START_RUN_ID, example.START_RUN),

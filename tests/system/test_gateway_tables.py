@@ -308,6 +308,25 @@ def test_a_server_that_restarts_is_found_again(tmp_path: Path, postgres: str) ->
     asyncio.run(main())
 
 
+def test_lists_of_another_namespace_are_shown_to_nobody(tmp_path: Path, postgres: str) -> None:
+    """They would be read as ours, and our own runs as runs that there are not."""
+
+    async def main() -> None:
+        other = MemoryLog(broker=MemoryBroker("other", partition_count=1))
+        await other.open(create=True)
+        await project(other, postgres)
+        async with serving(tmp_path, database_url=postgres) as lab:
+            for path in ("/api/v1/runs", "/api/v1/counts", "/api/v1/tables"):
+                answer = await lab.call("GET", path)
+                problem = is_problem(answer, 503, "R712")
+                assert "of namespace 'other', not of" in problem["detail"]
+                assert "REFOLD_GATEWAY_DATABASE_SCHEMA" in problem["next"]
+            health = (await lab.call("GET", "/api/v1/health")).json()
+            assert "of namespace 'other'" in health["tables"]
+
+    asyncio.run(main())
+
+
 def test_readers_cannot_write(postgres: str) -> None:
     async def main() -> None:
         views = Views(postgres)

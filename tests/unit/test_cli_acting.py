@@ -198,7 +198,7 @@ def test_commands_that_are_shown_can_be_typed_for_a_run_whose_id_begins_with_a_h
     given = [word.replace("JSON", '{"id": "c9"}') for word in shlex.split(happened)]
     assert main([given[1], "--json", "--log", URL, "--within", "0", *given[2:]]) == 3
     undecided = json.loads(capsys.readouterr().out.splitlines()[-1])["error"]
-    (ask,) = re.findall("`(refold boundary [^`]+)`", undecided["next"])
+    (ask,) = re.findall("`(refold why [^`]+)`", undecided["next"])
     words = shlex.split(ask)
     assert main([words[1], "--log", URL, *words[2:]]) == 0
     assert answered(capsys, *run("silent", "-7 $x"))["result"] == {"id": "c9"}

@@ -134,7 +134,7 @@ def test_a_start_that_was_rejected_and_came_to_be_is_marked(
     marks = [seen[offset]["run_exists_now"] for offset in (0, 1, 2, 4)]
     assert marks == [True, False, False, None]
     lines = told(capsys, "commands", "rejected").splitlines()
-    assert sum("the run exists now: because of" in line for line in lines) == 1
+    assert sum("the run exists now; refused then: because of" in line for line in lines) == 1
 
 
 def test_a_reason_that_there_is_not_is_refused(writer: Writer, capsys: Capture) -> None:

@@ -199,14 +199,16 @@ def test_the_boundary_for_people_names_every_step(capsys: Capture, writer: Write
 def test_an_unknown_run_is_exit_two_with_the_shape_of_errors(
     capsys: Capture, broker: MemoryBroker
 ) -> None:
-    for command in ("boundary", "history", "why"):
+    compare = "compare with `refold runs`, and check that --log names the right log"
+    ask = "`refold why r9` says whether its start waits or was refused; else "
+    for command, then in (("boundary", ask), ("history", ask), ("why", "")):
         answer = answered(capsys, command, "r9", code=2)
         assert answer == {
             "error": {
                 "code": "R503",
                 "message": "there is no run 'r9' in namespace cli",
                 "kept": "the log as it was",
-                "next": "compare with `refold runs`, and check that --log names the right log",
+                "next": f"{then}{compare}",
             }
         }
     assert "no run 'r9'" in refused(capsys, "why", "r9", code=2)
@@ -379,7 +381,8 @@ def test_why_says_what_the_policy_will_do_and_when(
 ) -> None:
     writer.write("r1", *started(), intended("charge#1", policy="resolvable"))
     text = answered(capsys, "why", "r1")["text"]
-    assert "waits 90.9 s from its own claim" in text
+    assert "looks it up by that key, at once. Found settles it; absent is believed" in text
+    assert "only 90.9 s after its own claim" in text
     assert "No live worker owns its partition now" in text
     broker.suggest("worker-1")
     text = answered(capsys, "why", "r1")["text"]
@@ -570,6 +573,15 @@ def test_the_doctor_names_a_setting_that_cannot_be_used(
     assert "the environment variable REFOLD_TIME_ZONE cannot be used" in refused(
         capsys, "doctor", code=2
     )
+
+
+def test_the_doctor_notes_a_variable_that_is_written_amiss(
+    capsys: Capture, broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REFOLD_COMMAND_KEY", "keys.json")  # so nobody asks for signatures
+    (found, *_) = answered(capsys, "doctor")["findings"]
+    assert (found["verdict"], found["said"]) == ("note", "nobody reads REFOLD_COMMAND_KEY")
+    assert "REFOLD_COMMAND_KEYS" in found["next"]
 
 
 # ---- terminals

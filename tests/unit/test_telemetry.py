@@ -26,17 +26,18 @@ from refold.live.answers import routes
 from refold.live.embedded import EmbeddedFigures
 from refold.live.metrics import figure_samples
 from refold.log.memory import MemoryBroker, MemoryLog
-from refold.log.port import Ack, Entry, Topic
+from refold.log.port import Ack, Entry, Record, Topic
 from refold.telemetry import BY_NAME, CATALOGUE, Sample
 from refold.telemetry.exposition import exposition
 from refold.telemetry.lines import hide, open_lines
-from refold.telemetry.serving import Server, metrics_route
+from refold.telemetry.serving import Server, json_answer, metrics_route
 from refold.telemetry.tracing import SpanSender, wanted
-from refold.worker import Worker
+from refold.worker import Worker, WorkerEvent
 from refold.worker.metrics import WorkerMetrics
 from refold_projections.figures import Figures, PartitionFigures
 from refold_schemas.errors.live import OptionalPartMissing, PortRefused, TracesRefused
-from refold_tools.cli.observing import Observing
+from refold_schemas.errors.log import LogUnavailable
+from refold_tools.cli.observing import Observing, serve
 from support.gateway_lab import GatewayLab, play
 from support.live_history import history
 from support.otlp import Collector, collector
@@ -445,6 +446,58 @@ def test_a_port_that_is_taken_is_refused_with_its_name() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(PortRefused, match=str(port)):
             Server("127.0.0.1", port, {})
+
+
+def test_who_asks_for_figures_alone_needs_no_package_for_metrics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)  # as if it were not installed
+    ways = {"/figures": lambda _: json_answer({"windows": []})}
+    with pytest.raises(OptionalPartMissing, match="prometheus_client"):
+        serve("127.0.0.1", 0, [], ways)
+    server = serve("127.0.0.1", 0, [], ways, metrics_wanted=False)
+    try:
+        assert json.loads(fetch(server, "/figures")) == {"windows": []}
+        assert code_of(server, "/metrics")[0] == 404
+    finally:
+        server.close()
+
+
+def test_what_a_worker_says_of_an_outage_that_it_outlives_asks_for_no_restart() -> None:
+    class Away(MemoryLog):
+        """Its commands cannot be read at first."""
+
+        failures = 2
+
+        async def read(
+            self, topic: Topic, partition: int, offset: int, *, size_max: int = 1 << 20
+        ) -> Sequence[Record]:
+            if topic is Topic.COMMANDS and self.failures:
+                self.failures -= 1
+                raise LogUnavailable(self.url, "its broker does not answer")
+            return await super().read(topic, partition, offset, size_max=size_max)
+
+    async def play_it() -> list[str]:
+        log = Away("memory://outage")
+        await log.open(create=True)
+        said: list[WorkerEvent] = []
+        worker = Worker(app, log, on_event=said.append)
+        serving = asyncio.create_task(worker.run())
+        asking = MemoryLog("memory://outage", broker=log.broker)
+        await asking.open(create=False)
+        async with Client(asking) as client:
+            assert await (await client.start("order", 1, run_id="order-1")).result() == 1
+        worker.stop()
+        await serving
+        await asking.close()
+        await log.close()
+        return [event.text for event in said if event.kind == "warning"]
+
+    (warned,) = asyncio.run(play_it())
+    assert warned == (
+        "commands cannot be read; it is tried again: the log memory://outage is not available: "
+        "its broker does not answer (R303) (R016)"
+    )
 
 
 # ---- traces

@@ -625,3 +625,15 @@ def test_the_examples_of_a_refusal_never_show_the_value() -> None:
         encode_value({"card": [4111_1111_1111_1111, object()], "n": Path("/secret")})
     assert "4111" not in str(caught.value)
     assert "/secret" not in str(caught.value)
+
+
+def test_a_forgotten_await_is_named() -> None:
+    async def pay() -> int:
+        return 1
+
+    forgotten = pay()
+    try:
+        with pytest.raises(ValueRefused, match="an `await` is missing"):
+            encode_value({"paid": forgotten})
+    finally:
+        forgotten.close()

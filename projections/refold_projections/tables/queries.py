@@ -24,7 +24,7 @@ from refold_projections.tables.database import (
     told,
 )
 from refold_projections.tables.names import names_in
-from refold_schemas.errors.tables import DatabaseUnavailable, TablesMissing
+from refold_schemas.errors.tables import DatabaseUnavailable, TablesMissing, TablesOfAnother
 
 LIMIT_MAX = 1_000
 COUNT_MAX = 10_000
@@ -32,6 +32,8 @@ COUNT_MAX = 10_000
 CONNECT_S = 5.0
 AGAIN_S = 1.0
 """How soon after a failed connection another one is tried; until then the failure is told."""
+WHOSE_S = 5.0
+"""How long it is believed whose the tables are, before it is asked again."""
 
 Row = dict[str, Any]
 
@@ -223,12 +225,17 @@ def statement(asked: Asked, cursor: str | None, limit: int, schema: str) -> tupl
 
 
 class Views:
-    """Reads the views of one schema. `connections_max` and the times are limits, in seconds."""
+    """Reads the views of one schema. `connections_max` and the times are limits, in seconds.
+
+    With `namespace` every question raises TablesOfAnother where the tables are of another one:
+    its runs are nobody's business here, and "there is none" would be a lie about ours.
+    """
 
     def __init__(
         self,
         url: str,
         *,
+        namespace: str | None = None,
         schema: str = "public",
         connections_max: int = 5,
         acquire_s: float = 2.0,
@@ -236,6 +243,8 @@ class Views:
     ) -> None:
         check_url(url)
         self._url, self._schema = url, names_in(schema).schema
+        self._namespace = namespace
+        self._ours_until = 0.0
         self._acquire_s, self._statement_s = acquire_s, statement_s
         self.connections_max = connections_max
         self._free = asyncio.Semaphore(connections_max)
@@ -348,6 +357,8 @@ class Views:
         try:
             pool, connection = await self._acquired()
             try:
+                if self._namespace is not None and time.monotonic() >= self._ours_until:
+                    await self._check_whose(connection, self._namespace)
                 yield connection
             finally:
                 await pool.release(connection, timeout=CONNECT_S)
@@ -358,6 +369,16 @@ class Views:
             raise said from error
         finally:
             self._free.release()
+
+    async def _check_whose(self, connection: Any, ours: str) -> None:
+        """That the tables are of our namespace, or of nobody yet. Raises TablesOfAnother."""
+        try:
+            theirs = await connection.fetchval(f"select namespace from {self._schema}.refold_live")
+        except client().InsufficientPrivilegeError:
+            theirs = ours  # a reader of views alone: who let it in has chosen the schema
+        if theirs and theirs != ours:
+            raise TablesOfAnother(self._schema, theirs, ours)
+        self._ours_until = time.monotonic() + WHOSE_S
 
     def _in_our_words(self, error: Exception) -> Exception:
         if is_missing(error):

@@ -50,6 +50,8 @@ class RunUnknown(RefoldError):
 
     code: ClassVar[str] = "R503"
     exit_code: ClassVar[int] = 2
+    compare: ClassVar[str] = "compare with `refold runs`, and check that --log names the right log"
+    """What is left to do where no command for it is known."""
 
     def __init__(
         self, run_id: str, namespace: str, *, waiting: str = "", refused: str = "", next: str = ""
@@ -62,7 +64,9 @@ class RunUnknown(RefoldError):
         super().__init__(
             said,
             kept="the log as it was",
-            next=next or "compare with `refold runs`, and check that --log names the right log",
+            next=next
+            or f"`{shell_line('refold why', run_id)}` says whether its start waits or was refused; "
+            f"else {self.compare}",
         )
 
 
@@ -228,7 +232,7 @@ class CommandUndecided(RefoldError):
             f"no worker has taken {command} for run {run_id} within {waited_ms / 1000:g} s",
             kept=f"the command ({command_id}); it stands in the log and is applied once",
             next="see that a worker runs (`refold worker MODULE:APP`, `refold doctor`), then ask "
-            f"`{shell_line('refold boundary', run_id)}`",
+            f"`{shell_line('refold why', run_id)}`",
         )
 
 

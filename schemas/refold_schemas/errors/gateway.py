@@ -183,13 +183,14 @@ class TablesAbsent(GatewayError):
     code: ClassVar[str] = "R712"
     status: ClassVar[int] = 503
 
-    def __init__(self, reason: str) -> None:
+    def __init__(
+        self, reason: str, next: str = "set REFOLD_DATABASE_URL and run `refold projector`"
+    ) -> None:
         self.reason = reason
         super().__init__(
             f"this list is read from tables: {reason}",
             kept="the log, which has everything; nothing was sent",
-            next="set REFOLD_DATABASE_URL and run `refold projector`; start, resolve, retry, "
-            "cancel, boundary and history need no tables",
+            next=f"{next}; start, resolve, retry, cancel, boundary and history need no tables",
         )
 
 

@@ -6,7 +6,7 @@ takes the long one, which also finds the path of what is refused. Docs: `docs/va
 
 import json
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -353,6 +353,8 @@ def _why_not(kind: type) -> str:
             return f"a subclass of {base.__name__} would come back as {base.__name__}"
     if issubclass(kind, BaseException):
         return "an exception is not a value; raise it, or return what it says"
+    if issubclass(kind, Awaitable):
+        return "nobody has awaited it: an `await` is missing before the call that made it"
     return "refold knows no way to store this type and get it back equal"
 
 

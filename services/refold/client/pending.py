@@ -132,7 +132,7 @@ async def _unknown(client: Client, run_id: str, zone: tzinfo, now_ms: int) -> Ru
     waiting = await waiting_for(client, run_id, fold.position.command_next)
     held = [one for one in fold.parked.values() if one.key == run_id.encode()]
     named = [waiting_words(one, zone, now_ms) for one in waiting]
-    then = said = ""
+    then, said = RunUnknown.compare, ""
     refused = await last_refused(client, run_id, "StartRun")
     if refused is not None:
         event = refused.event

@@ -303,8 +303,9 @@ def _doubt(
         )
     else:
         said.append(
-            f"Its policy is {entry.policy}: an owner that did not see its end waits {wait} from "
-            "its own claim (timeout and settle), then looks it up by that key."
+            f"Its policy is {entry.policy}: an owner looks it up by that key, at once. Found "
+            "settles it; absent is believed, by an owner that did not see its end, only "
+            f"{wait} after its own claim (timeout and settle), and is asked again then."
         )
 
 

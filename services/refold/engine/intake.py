@@ -84,7 +84,7 @@ class Intake:
             except RefoldError as error:
                 if str(error) != unreadable:  # once for each outage
                     unreadable = str(error)
-                    owner.warn("R016", None, f"commands cannot be read: {error}")
+                    owner.warn_of_log("commands cannot be read", error)
                 await asyncio.sleep(RETRY_S)
                 continue
             unreadable = ""

@@ -45,6 +45,7 @@ from refold_projections.fold import (
 )
 from refold_schemas.codec import Codec
 from refold_schemas.errors import AppendUnknown, RefoldError
+from refold_schemas.errors.base import told
 from refold_schemas.events import PartitionClaimed, PartitionReleased, TimerFired
 
 HOUSEKEEPING_S: Final = 0.25
@@ -349,12 +350,12 @@ class PartitionOwner:
         try:
             old = await self.keeper.checkpoint(self._stands_at, whole=self.draining)
         except (RefoldError, OSError, TimeoutError) as error:
-            self.warn("R016", None, f"no checkpoint could be written: {error}")
+            self.warn_of_log("no checkpoint could be written", error)
             return
         try:
             await self.keeper.delete(old)
         except (RefoldError, OSError, TimeoutError) as error:
-            self.warn("R016", None, f"old snapshots could not be deleted: {error}")
+            self.warn_of_log("old snapshots could not be deleted", error)
 
     def _stands_at(self) -> Base:
         """The durable position, what this claim says, and what is still owed."""
@@ -488,6 +489,12 @@ class PartitionOwner:
     def warn(self, code: str, run_id: str | None, text: str) -> None:
         """A warning with its code."""
         self.tell("warning", run_id, f"{text} ({code})")
+
+    def warn_of_log(self, text: str, error: Exception) -> None:
+        """The log did not answer beside the events; the error's advice is for who ends by it."""
+        why = told(str(error))
+        code = f" ({why.code})" if why.code else ""
+        self.warn("R016", None, f"{text}; it is tried again: {why.message}{code}")
 
     def tell_resumed(self, state: RunState) -> None:
         """The boundary of a run that is taken up again, computed once, before any work."""

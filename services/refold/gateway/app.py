@@ -139,6 +139,7 @@ def make_gateway(settings: GatewaySettings, client: Client) -> Gateway:
         if settings.database_url is None
         else Views(
             settings.database_url,
+            namespace=client.log.facts.namespace,
             schema=settings.database_schema,
             connections_max=settings.connections_max,
             acquire_s=settings.acquire_s,

@@ -1,5 +1,7 @@
 """The settings as a pydantic model: one field for each environment variable."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -8,6 +10,10 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from refold.settings import LOG_DEFAULT, TIME_ZONE_DEFAULT
 from refold.settings.registry import check_registry_url
+
+ELSEWHERE = ("COMMAND_KEYS", "DEBUG", "DEVSTACK_HOME", "GATEWAY_TOKENS", "SIGNING_KEY")
+"""Variables that are read where they are wanted, and that a slip would switch off unnoticed."""
+ALIKE = 0.85
 
 
 class Settings(BaseSettings):
@@ -81,3 +87,15 @@ class Settings(BaseSettings):
         except (ZoneInfoNotFoundError, ValueError, OSError) as error:
             raise ValueError(f"there is no time zone {name!r} on this machine") from error
         return name
+
+
+def misspelt(variables: Iterable[str]) -> dict[str, str]:
+    """Variables that nobody reads and that look like one that is read, with that one.
+
+    >>> misspelt(["REFOLD_COMMAND_KEY", "REFOLD_LOG", "REFOLD_LOG_FORMAT", "REFOLD_OF_MY_OWN"])
+    {'REFOLD_COMMAND_KEY': 'REFOLD_COMMAND_KEYS'}
+    """
+    known = {f"REFOLD_{name.upper()}" for name in (*Settings.model_fields, *ELSEWHERE)}
+    ours = sorted({one for one in variables if one.startswith("REFOLD_")} - known)
+    near = {one: get_close_matches(one, known, n=1, cutoff=ALIKE) for one in ours}
+    return {one: found[0] for one, found in near.items() if found}

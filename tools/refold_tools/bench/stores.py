@@ -163,8 +163,6 @@ async def _warm(url: str) -> None:
             offsets[partition] = (await log.read(Topic.EVENTS, partition, offset))[-1].offset + 1
 
     end_s = time.monotonic() + WARM_ALL_S
-    await asyncio.gather(
-        *(rounds(partition, WARM_BATCH, end_s) for partition in range(PARTITIONS))
-    )
+    await asyncio.gather(*(rounds(partition, WARM_BATCH, end_s) for partition in range(PARTITIONS)))
     await rounds(0, 1, end_s + WARM_ONE_S)
     await log.close()

@@ -94,7 +94,7 @@ async def _count(
             servers.append(serve(seen.host, seen.metrics_port, samplers, both))
             at.append(f"metrics at http://{seen.host}:{servers[-1].port}/metrics")
         if web_port is not None and not (web_port and web_port == seen.metrics_port):
-            servers.append(serve(seen.host, web_port, samplers, ways))
+            servers.append(serve(seen.host, web_port, samplers, ways, metrics_wanted=False))
             at.append(f"figures at http://{seen.host}:{servers[-1].port}/figures")
         if made:
             told(f"made the topic {namespace}.live-figures")

@@ -1,6 +1,7 @@
 """`refold doctor`: looks over settings, log, owners, clock, commands and runs, and judges them."""
 
 import asyncio
+import os
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
@@ -113,6 +114,16 @@ def doctor(log: LogOption = None, as_json: JsonOption = False) -> int:
     return int(wrong)
 
 
+def _of_settings() -> list[Finding]:
+    """What is set was checked before; what is written amiss would have no effect and no error."""
+    from refold.settings.environment import misspelt
+
+    return [
+        Finding(NOTE, "settings", f"nobody reads {name}", f"if {meant} is meant, write that")
+        for name, meant in misspelt(os.environ).items()
+    ] or [Finding(OK, "settings", "every REFOLD_ variable can be used")]
+
+
 async def _examine(url: str) -> Examined:
     from refold.log import free_bytes, open_log
     from refold_schemas.errors import SchemaUnavailable
@@ -123,7 +134,7 @@ async def _examine(url: str) -> Examined:
         facts = log.facts
         said = f"namespace {facts.namespace}, {facts.partition_count} partition(s)"
         findings = [
-            Finding(OK, "settings", "every REFOLD_ variable can be used"),
+            *_of_settings(),
             Finding(OK, "log", f"{log.url} is open: {said}"),
             *_room(free_bytes(log.url)),
             *_of_topics(log),

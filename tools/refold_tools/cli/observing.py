@@ -77,10 +77,26 @@ def observing(settings: "Settings", metrics_port: int | None, log_format: str | 
 
 
 def serve(
-    host: str, port: int, samplers: "Iterable[Sampler]", routes: "Mapping[str, Route]"
+    host: str,
+    port: int,
+    samplers: "Iterable[Sampler]",
+    routes: "Mapping[str, Route]",
+    *,
+    metrics_wanted: bool = True,
 ) -> "Server":
-    """Listen for Prometheus, and for what else is asked at the same port. Raises PortRefused."""
+    """Listen for Prometheus, and for what else is asked at the same port. Raises PortRefused.
+
+    Raises OptionalPartMissing where metrics cannot be had; if nobody has asked for any
+    (`metrics_wanted`), the rest is answered without them.
+    """
     from refold.telemetry.exposition import exposition
     from refold.telemetry.serving import Server, metrics_route
+    from refold_schemas.errors.live import OptionalPartMissing
 
-    return Server(host, port, {"/metrics": metrics_route(exposition(samplers)), **routes})
+    answered = dict(routes)
+    try:
+        answered["/metrics"] = metrics_route(exposition(samplers))
+    except OptionalPartMissing:
+        if metrics_wanted:
+            raise
+    return Server(host, port, answered)

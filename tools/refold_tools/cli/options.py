@@ -10,7 +10,7 @@ LogOption = Annotated[
     typer.Option(
         "--log",
         metavar="URL",
-        help="The log: sqlite:///FILE.db, sqlite:////ABSOLUTE.db?ns=NAME. "
+        help="The log: sqlite:///FILE.db, sqlite:////ABSOLUTE.db?ns=NAME, kafka://HOST:PORT/NAME. "
         "Default: REFOLD_LOG, else sqlite:///.refold/log.db.",
         show_default=False,
     ),

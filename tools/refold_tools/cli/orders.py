@@ -104,7 +104,11 @@ def rejected(
                     event.command_type or "unreadable",
                     one.run_id or "",
                     event.reason,
-                    ("the run exists now: " if is_start(event) and one.run_id in begun else "")
+                    (
+                        "the run exists now; refused then: "
+                        if is_start(event) and one.run_id in begun
+                        else ""
+                    )
                     + told(event.detail).brief,
                 ]
                 for one, event in both

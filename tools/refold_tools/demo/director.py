@@ -356,7 +356,9 @@ class _Performance:
         seen = await self._boundary()
         said = self._sentence(seen)
         self.say(
-            "crash", f"kill -9 {worker.pid}: the worker is gone, {self.story.lost(seen, moment)}"
+            "crash",
+            f"kill -9 {worker.pid}: the worker is gone, {self.story.lost(seen, moment)}",
+            at_ms=round(at.timestamp() * 1000),  # a broker misses it seconds later
         )
         self.say("refold", "nobody is at work; before anybody is, the record says:")
         self.say("refold", f"“{said}”", loud=True)

@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
+from urllib.error import URLError
 from urllib.parse import urlencode
 
 from fastapi import Request
@@ -67,7 +68,21 @@ async def tiles_of(request: Request, now: datetime) -> tuple[list[Tile], str]:
             found = await (source(since_ms) if source else _ask(str(live_url), since_ms))
         return tiles(found["windows"], since_ms), SAID
     except UNREADABLE as error:
-        return [], f"The live figures cannot be read now ({type(error).__name__})."
+        return [], unread(error, live_url)
+
+
+def unread(error: Exception, live_url: str | None) -> str:
+    """Why there are no tiles. The address is left out: it may hold a password.
+
+    >>> unread(URLError(ConnectionRefusedError(111, "Connection refused")), "http://127.0.0.1:9411")
+    'The live figures cannot be read now (Connection refused): does refold live --web-port run?'
+    >>> unread(TimeoutError(), None)
+    'The live figures cannot be read now (TimeoutError).'
+    """
+    reason = error.reason if isinstance(error, URLError) else error
+    said = getattr(reason, "strerror", None) or type(reason).__name__
+    asked = "" if live_url is None else ": does refold live --web-port run?"
+    return f"The live figures cannot be read now ({said})" + (asked or ".")
 
 
 async def _ask(live_url: str, since_ms: int) -> Mapping[str, Any]:

@@ -39,6 +39,7 @@ from refold_schemas.errors.tables import (
     DatabaseClientMissing,
     DatabaseUnavailable,
     TablesMissing,
+    TablesOfAnother,
 )
 
 router = APIRouter(prefix="/api/v1", tags=["lists"])
@@ -64,6 +65,9 @@ async def tables(gateway: Gateway) -> AsyncIterator[Views]:
         yield gateway.views
     except (DatabaseUnavailable, TablesMissing, DatabaseClientMissing) as error:
         raise TablesAbsent(error.message) from error
+    except TablesOfAnother as error:
+        schema = "name the schema of its own tables (REFOLD_GATEWAY_DATABASE_SCHEMA), which "
+        raise TablesAbsent(error.message, f"{schema}`refold projector --schema` fills") from error
     except (NoConnection, QueryTooLong) as error:
         raise GatewayBusy(str(error)) from error
     except BadCursor as error:
