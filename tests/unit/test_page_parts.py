@@ -231,6 +231,22 @@ def test_ages_alone_make_no_new_page() -> None:
 def test_whatever_keeps_the_figures_says_the_page_is_whole(
     said: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    tiles, words = tiles_where(said, monkeypatch)
+    assert (tiles, words.startswith("The live figures cannot be read now (")) == ([], True)
+
+
+@pytest.mark.parametrize(("theirs", "shown"), [("shop", True), ("depot", False)])
+def test_figures_of_another_namespace_are_not_shown(
+    theirs: str, shown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = json.dumps({"namespace": theirs, "windows": []}).encode()
+    tiles, words = tiles_where(b"HTTP/1.1 200 OK\r\n\r\n" + said, monkeypatch)
+    assert bool(tiles) == shown
+    assert ("those of depot, not shop" in words) != shown
+
+
+def tiles_where(said: bytes, monkeypatch: pytest.MonkeyPatch) -> tuple[list[figures.Tile], str]:
+    """The tiles where whoever keeps the figures answers so."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -240,13 +256,12 @@ def test_whatever_keeps_the_figures_says_the_page_is_whole(
             one.sendall(said)
 
     live_url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    gateway = SimpleNamespace(settings=SimpleNamespace(live_url=live_url))
+    gateway = SimpleNamespace(settings=SimpleNamespace(live_url=live_url), namespace="shop")
     monkeypatch.setattr(figures, "gateway_of", lambda _: gateway)
     request: Any = SimpleNamespace(app=SimpleNamespace(state=SimpleNamespace()))
     threading.Thread(target=serve, daemon=True).start()
     with listener:
-        tiles, words = asyncio.run(figures.tiles_of(request, NOW))
-    assert (tiles, words.startswith("The live figures cannot be read now (")) == ([], True)
+        return asyncio.run(figures.tiles_of(request, NOW))
 
 
 def test_tiles_add_up_what_the_figures_say() -> None:

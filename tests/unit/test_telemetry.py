@@ -399,7 +399,7 @@ def test_the_read_api_answers_and_refuses_by_name() -> None:
     async def ask() -> dict[str, tuple[int, Any]]:
         figures = Figures(lambda: {0: counted()}, lambda: 0)
         loop = asyncio.get_running_loop()
-        server = Server("127.0.0.1", 0, routes(lambda: figures, loop))
+        server = Server("127.0.0.1", 0, routes(lambda: figures, loop, "shop"))
         try:
             paths = ["/figures?window=hour&run=shop", "/figures?window=day", "/figures?since_ms=x"]
             paths += ["/totals", "/waiting", "/health", "/figures?windwo=hour", "/none", "/"]
@@ -411,7 +411,9 @@ def test_the_read_api_answers_and_refuses_by_name() -> None:
     assert {path: status for path, (status, _) in found.items() if status == 200}.keys() == {
         "/figures?window=hour&run=shop", "/totals", "/waiting", "/health",
     }  # fmt: skip
+    assert {found[path][1]["namespace"] for path in ("/totals", "/waiting", "/health")} == {"shop"}
     windows = found["/figures?window=hour&run=shop"][1]
+    assert windows["namespace"] == "shop"
     assert {cell["run"] for w in windows["windows"] for cell in w["cells"]} == {"shop"}
     assert "second, minute, hour" in found["/figures?window=day"][1]["detail"]
     assert found["/none"][0] == 404
@@ -431,7 +433,7 @@ def test_a_loop_that_is_held_up_is_answered_for() -> None:
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("refold.live.answers.ANSWER_S", 0.05)
-            server = Server("127.0.0.1", 0, routes(lambda: Figures(dict, lambda: 0), loop))
+            server = Server("127.0.0.1", 0, routes(lambda: Figures(dict, lambda: 0), loop, "n"))
             try:
                 assert code_of(server, "/totals")[0] == 503
             finally:

@@ -15,8 +15,10 @@ DEFAULT_WINDOW = "minute"
 Made = TypeVar("Made")
 
 
-def routes(figures: Callable[[], Figures], loop: asyncio.AbstractEventLoop) -> dict[str, Route]:
-    """`/figures?window=…`, `/totals`, `/waiting` and `/health`."""
+def routes(
+    figures: Callable[[], Figures], loop: asyncio.AbstractEventLoop, namespace: str
+) -> dict[str, Route]:
+    """`/figures?window=…`, `/totals`, `/waiting` and `/health`; each answer names the namespace."""
 
     def windows(query: Mapping[str, str]) -> Any:
         asked = _named(query)
@@ -35,7 +37,7 @@ def routes(figures: Callable[[], Figures], loop: asyncio.AbstractEventLoop) -> d
     def answered(make: Callable[[Mapping[str, str]], Any]) -> Route:
         def route(query: Mapping[str, str]) -> Answer:
             try:
-                return json_answer(in_loop(loop, lambda: make(query)))
+                return json_answer({"namespace": namespace, **in_loop(loop, lambda: make(query))})
             except QuestionRefused as error:
                 return problem(400, "no such question", str(error))
 

@@ -86,7 +86,7 @@ async def _count(
             say(text)
 
     def ready(made: bool) -> None:
-        ways = routes(lambda: service.figures, loop)
+        ways = routes(lambda: service.figures, loop, namespace)
         samplers = [sampled(service.samples, loop)]
         at = []
         if seen.metrics_port is not None:

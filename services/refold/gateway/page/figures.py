@@ -66,6 +66,12 @@ async def tiles_of(request: Request, now: datetime) -> tuple[list[Tile], str]:
     try:
         async with asyncio.timeout(ANSWER_S):
             found = await (source(since_ms) if source else _ask(str(live_url), since_ms))
+        theirs, ours = found.get("namespace"), gateway_of(request).namespace
+        if source is None and theirs not in (None, ours):
+            return (
+                [],
+                f"No live figures: REFOLD_GATEWAY_LIVE_URL has those of {theirs}, not {ours}.",
+            )
         return tiles(found["windows"], since_ms), SAID
     except UNREADABLE as error:
         return [], unread(error, live_url)
