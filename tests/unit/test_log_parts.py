@@ -11,7 +11,7 @@ from refold.log import Entry, Topic, batch_size, murmur2, open_log, partition_fo
 from refold.log.leases import Lease, share_of, shares_of
 from refold.log.rows import FORMAT_ZLIB, RowDamaged, frame, seal, squeeze, unseal
 from refold.log.sizes import check_batch
-from refold_schemas.errors import BatchTooLarge, LogAdapterMissing
+from refold_schemas.errors import BatchTooLarge, LogAdapterMissing, LogUrlInvalid
 
 
 @pytest.mark.parametrize(
@@ -208,3 +208,12 @@ def test_a_kafka_log_without_its_packages_says_which_extra_to_install(
     monkeypatch.setitem(sys.modules, "aiokafka", None)
     with pytest.raises(LogAdapterMissing, match=r"aiokafka is not installed.*refold\[kafka\]"):
         open_log("kafka://127.0.0.1:9092/ns")
+
+
+@pytest.mark.parametrize(
+    "url", ["postgres://ada:hunter2@db/shop", "kafka://ada:hun/ter2@b:9092/x", "ada:hunter2@b/x"]
+)
+def test_a_log_url_with_a_password_is_refused_without_it(url: str) -> None:
+    with pytest.raises(LogUrlInvalid) as refused:
+        open_log(url)
+    assert "ter2" not in f"{refused.value} {refused.value.url}"

@@ -13,6 +13,20 @@ GOES_ON = "repair the cause, if it does not pass; this worker goes on by itself 
 """The same for a worker, which waits."""
 
 
+def without_user(url: str) -> str:
+    """A log URL as it may be shown: no log has a user in its URL, but somebody may write one there.
+
+    >>> without_user("postgres://ada:pa/ss@db/x"), without_user("sqlite:///a@b.db")
+    ('postgres://***@db/x', 'sqlite:///a@b.db')
+    """
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        scheme, rest = "", url
+    if "@" not in rest or scheme in ("sqlite", "memory"):
+        return url
+    return f"{scheme}{separator}***@{rest.rpartition('@')[2]}"
+
+
 class LogUrlInvalid(RefoldError):
     """A log URL that does not parse, or asks for what the log behind it is not."""
 
@@ -20,6 +34,7 @@ class LogUrlInvalid(RefoldError):
     exit_code: ClassVar[int] = 2
 
     def __init__(self, url: str, reason: str) -> None:
+        url = without_user(url)
         self.url, self.reason = url, reason
         super().__init__(
             f"the log URL {url!r} cannot be used: {reason}",
@@ -36,6 +51,7 @@ class LogAdapterMissing(RefoldError):
     exit_code: ClassVar[int] = 2
 
     def __init__(self, url: str, missing: str, *, extra: str) -> None:
+        url = without_user(url)
         self.url, self.missing, self.extra = url, missing, extra
         super().__init__(
             f"{url} cannot be opened: the package {missing} is not installed",
