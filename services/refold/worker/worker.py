@@ -23,6 +23,7 @@ from refold.log.port import Log
 from refold.log.routing import check_adopted, routing_count
 from refold.settings.registry import open_registry
 from refold.settings.signing import Keyring, open_keyring
+from refold.worker.listening import never_raising
 from refold.worker.overdue import EXIT_OVERDUE, CallOverdue
 from refold.worker.watchdog import Watchdog
 from refold_schemas.codec import Codec
@@ -52,9 +53,10 @@ class Worker:
     """Owns partitions of one namespace for one app. The log must be open.
 
     `entropy(n)` gives n random bytes (claim ids, nonces); `on_event` is told what happens, always
-    durable things. `exit_hard` ends the process: used when a thread that cannot be cancelled
-    outlives its deadline without a claim, since another owner counts on it. `codec` is that of
-    the environment's registry (`open_registry`) unless one is given.
+    durable things, and what it raises is kept from the work. `exit_hard` ends the process: used
+    when a thread that cannot be cancelled outlives its deadline without a claim, since another
+    owner counts on it. `codec` is that of the environment's registry (`open_registry`) unless one
+    is given.
     """
 
     def __init__(
@@ -84,7 +86,7 @@ class Worker:
         self.owners: dict[int, PartitionOwner] = {}
         self._entropy = entropy
         self._random = random.Random(entropy(8))
-        self._on_event = on_event
+        self._on_event = None if on_event is None else never_raising(on_event)
         self._exit_hard = exit_hard
         self._codec = codec or Codec(open_registry(log.url))
         self._threads: ThreadPoolExecutor | None = None
