@@ -1,6 +1,7 @@
 """The log on Kafka against the suite on a real broker, and what is a matter of Kafka alone."""
 
 import asyncio
+import re
 import threading
 import time
 import uuid
@@ -21,10 +22,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stubs fo
     ResourceType,
 )
 
-from refold.log import Entry, Topic, kafka_fetch, open_log, partition_for
+from refold.log import Entry, Topic, kafka, kafka_fetch, open_log, partition_for
 from refold.log.kafka import KafkaLog
 from refold.log.kafka_access import Access
-from refold.log.kafka_settings import Cluster, problems
+from refold.log.kafka_settings import Cluster, TopicState, changes, problems, settings_of
 from refold.log.kafka_topics import Topics
 from refold.testing.log_conformance import CHECKS, NEEDS, Check, LogConformance, MakeLog
 from refold_schemas.errors import (
@@ -185,6 +186,52 @@ def test_partition_counts_that_differ_are_not_owned(make: MakeKafkaLog, admin: A
         await log.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("what", ["made anew", "retention"])
+def test_an_owner_notices_topics_that_are_not_what_they_were(
+    what: str, make: MakeKafkaLog, admin: AdminClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their offsets may be as before: nothing that is read or appended tells it."""
+    monkeypatch.setattr(kafka, "TOPICS_LOOK_S", 0.05)
+    name = f"{make.namespace}.commands"
+
+    async def suggested(log: KafkaLog, times: int) -> None:
+        for _ in range(times):
+            await log.suggest("owner")
+            await asyncio.sleep(0.02)
+
+    async def main() -> None:
+        log = make()
+        await log.open(create=True)
+        await suggested(log, 20)
+        if what == "retention":
+            alter(admin, name, retention_ms="60000")
+            told = f"{name} has retention.ms=60000, not -1"
+        else:
+            for answer in admin.delete_topics([name]).values():
+                answer.result()
+            await described(make, lambda found: Topic.COMMANDS not in found.topics)
+            await suggested(log, 5)  # who reads it is told that it is missing
+            again = make()
+            await again.open(create=True)
+            await again.close()
+            told = f"{name} was deleted and made anew"
+        with pytest.raises(LogUnsafe, match=re.escape(told)):
+            await suggested(log, 500)
+        await log.close()
+
+    asyncio.run(main())
+
+
+def test_a_broker_that_joins_a_small_cluster_stops_no_owner() -> None:
+    ids = {topic: topic.value for topic in Topic}
+    topics = {
+        topic: TopicState(topic.value, 1, 1, settings_of(topic, 1, 1 << 20), True)
+        for topic in Topic
+    }
+    assert problems("shop", Cluster(topics, 3))
+    assert changes("shop", ids, Cluster(topics, 3)) == []
 
 
 def test_a_namespace_of_which_one_topic_is_missing_is_said(

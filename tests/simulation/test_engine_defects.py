@@ -356,3 +356,52 @@ def test_a_record_of_our_claim_that_we_did_not_write_ends_the_claim() -> None:
     assert lab.status() == "completed"
     assert sent == [0, 1, 2, 3, 4, 5]
     assert [event for event in lab.told if event.kind == "ended_claim"] != []
+
+
+class Deaf(list[Any]):
+    """A listener whose disk is full."""
+
+    def append(self, event: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+
+def test_a_listener_that_fails_is_no_part_of_the_work() -> None:
+    lab, app = Lab(), App("shop")
+    lab.told = Deaf()
+
+    @app.step(policy=Policy.KEYED, key_ttl=None)
+    async def charge(fx: Effect) -> str:
+        return fx.key
+
+    @app.run("r")
+    async def r(ctx: RunContext) -> str:
+        ctx.log.info("charging")
+        return await ctx.step(charge)
+
+    lab.start("unknown", run_id="run-0")
+    lab.start("r")
+    lab.worker(app)
+    assert lab.run(10, until=lab.ended)
+    ended = lab.state().ended
+    assert ended is not None
+    assert ended.status == "completed"
+
+
+def test_commands_that_were_made_anew_stop_their_owner() -> None:
+    lab, app = Lab(), App("shop")
+
+    @app.run("r")
+    async def r(ctx: RunContext) -> str:
+        return "done"
+
+    for at in range(3):
+        lab.start("r", run_id=f"run-{at}")
+    process = lab.worker(app)
+    assert lab.run(10, until=lambda: all(lab.ended(f"run-{at}") for at in range(3)))
+    lab.broker.cut(Topic.COMMANDS, 0, 0)  # as a topic that was deleted and made again
+    lab.start("r", run_id="run-3")  # its offset is one that was decided
+    assert lab.run(20, until=lambda: process.name in lab.failures)
+    assert lab.failures[process.name].code == "R013"
+    assert "its commands end at 1, below 3" in str(lab.failures[process.name])
+    lab.worker(app)
+    assert lab.run(20, until=lambda: len(lab.failures) == 2)

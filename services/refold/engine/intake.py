@@ -14,6 +14,7 @@ from refold.app.definitions import StepDef
 from refold.engine import decide
 from refold.engine.books import DecisionTooLarge
 from refold.engine.decide import Offer
+from refold.engine.ending import LogWasCut
 from refold.log import batch_size, partition_for
 from refold.log.port import Entry, Record, Topic
 from refold.settings.signing import Judgement
@@ -57,6 +58,8 @@ NotYet = RefoldError
 """Any other: the schemas are not at hand. It says nothing of the command."""
 RETRY_S: Final = 0.5
 WAIT_MS: Final = 1_000
+LOOK_MS: Final = 5_000
+"""How often an owner without commands looks whether the log still holds those that it decided."""
 
 
 class Intake:
@@ -70,12 +73,16 @@ class Intake:
         """Until the claim ends. A log that cannot be read for a moment is tried again."""
         owner = self.owner
         unreadable = ""
+        looked_boot_ms = owner.clock.boot_ms()
         while not owner.ended and not owner.draining:
             offset = owner.books.command_next
             try:
                 if not await owner.log.wait(
                     Topic.COMMANDS, owner.partition, offset, timeout_ms=WAIT_MS
                 ):
+                    if owner.clock.boot_ms() - looked_boot_ms >= LOOK_MS:
+                        looked_boot_ms = owner.clock.boot_ms()
+                        await self._look(offset)
                     continue
                 records = await owner.log.read(Topic.COMMANDS, owner.partition, offset)
             except OffsetOutOfRange as gone:
@@ -98,6 +105,17 @@ class Intake:
                 if owner.ended or owner.draining:
                     return
                 self.take(record)
+
+    async def _look(self, offset: int) -> None:
+        """Notice that the commands were cut or made anew: new ones would never be reached.
+
+        Those that get the offsets of what was decided before would be passed over without a word.
+        """
+        owner = self.owner
+        _, end = await owner.log.bounds(Topic.COMMANDS, owner.partition)
+        if end < offset and not owner.ended:
+            told = f"its commands end at {end}, below {offset}, up to which they were decided"
+            owner.tail.end(LogWasCut(owner.partition, told))
 
     def _pass_over(self, offset: int, start: int) -> None:
         """Commands that were not decided are gone: say it once, in the record, and go on behind.

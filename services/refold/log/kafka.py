@@ -27,7 +27,7 @@ from refold.log.kafka_batches import (
 from refold.log.kafka_fetch import OutOfRange, Reader
 from refold.log.kafka_group import HAND_OVER_MS, SESSION_MS, Coordinator, Member
 from refold.log.kafka_owners import Owners
-from refold.log.kafka_settings import Cluster, plan, problems, telling, topic_name
+from refold.log.kafka_settings import Cluster, changes, plan, problems, telling, topic_name
 from refold.log.kafka_topics import Topics, TopicsRefused
 from refold.log.kafka_url import PARTITION_COUNT_DEFAULT, parse_url
 from refold.log.port import Ack, Entry, LogFacts, Record, Suggestion, Topic, Upgrade
@@ -52,6 +52,8 @@ REQUEST_TIMEOUT_MS = 30_000
 """How long one request may be without an answer; a JoinGroup waits for the other members."""
 COUNTS_LOOK_S = 5.0
 """How often an owner looks whether somebody has raised a partition count."""
+TOPICS_LOOK_S = 30.0
+"""How often an owner looks whether the topics are those that it opened, and still keep all."""
 APPEND_TIMEOUT_MS = 8_000
 """How long an append looks for a leader with replicas enough before it says that there is none."""
 
@@ -83,6 +85,7 @@ class KafkaLog:
         self._session_ms, self._hand_over_ms = session_ms, hand_over_ms
         self._request_timeout_ms = request_timeout_ms
         self._settings: dict[str, Any] = {}
+        self._admin_settings: dict[str, Any] = {}
         self._group = f"{self._place.namespace}.owners"
         self._facts: LogFacts | None = None
         self._places: dict[tuple[Topic, int], TopicPartition] = {}
@@ -95,6 +98,8 @@ class KafkaLog:
         self._open = False
         self._closing: asyncio.Future[None] | None = None
         self._counts_look_s = 0.0
+        self._topics_look_s = 0.0
+        self._looking: asyncio.Task[list[str]] | None = None
 
     @property
     def url(self) -> str:
@@ -121,6 +126,7 @@ class KafkaLog:
             cluster, made = await self._topics(topics, create=create)
             self._learn(cluster)
             await self._start(settings)
+        self._topics_look_s = asyncio.get_running_loop().time() + TOPICS_LOOK_S
         self._open = True
         return made
 
@@ -160,10 +166,8 @@ class KafkaLog:
         try:
             # First of all a connection: it says in a moment whether there is a broker.
             self._client = await connect(settings)
-            yield (
-                settings,
-                Topics(access.of_librdkafka(self._place.servers), self._place.namespace),
-            )
+            self._admin_settings = access.of_librdkafka(self._place.servers)
+            yield settings, Topics(self._admin_settings, self._place.namespace)
         except BaseException as error:
             await self._give_back()
             if isinstance(error, (*_ERRORS, TopicsRefused, ValueError)):
@@ -253,6 +257,11 @@ class KafkaLog:
         for readers in self._readers.values():
             await readers.close(leave=leave)
         self._readers.clear()
+        looking, self._looking = self._looking, None
+        if looking is not None:
+            looking.cancel()
+            await asyncio.wait([looking])
+            _forget(looking)
         if self._reader is not None:
             await self._reader.close()
         if self._sender is not None:
@@ -358,14 +367,15 @@ class KafkaLog:
     async def suggest(self, owner: str) -> Suggestion:
         """The partitions that the group gives to `owner` now: it joins at the first call.
 
-        Raises LogUnsafe where the topics' settings cannot hold the promises, PartitionsRaised where
-        somebody has raised a partition count since it was opened, and LogUnavailable where the
-        group cannot be asked and has given the partitions away by now.
+        Raises LogUnsafe where the topics' settings cannot hold the promises, or a topic was made
+        anew since it was opened; PartitionsRaised where somebody has raised a partition count since
+        then; LogUnavailable where the group cannot be asked and has given the partitions away.
         """
         self._check_open()
         if self.facts.unsafe:
             raise LogUnsafe(self.url, self.facts.unsafe)
         self._check_counts()
+        self._check_topics()
         if self._owners is None:
             self._owners = Owners(self._settings, self._group, self._member)
         partitions, failure = await self._asked(self._owners.suggest(owner))
@@ -396,6 +406,27 @@ class KafkaLog:
             facts = replace(self.facts, partition_counts=tuple(counts))
             known = f"there were {self.facts.partition_count} when this process opened it"
             raise PartitionsRaised(self.url, told_counts(facts), known)
+
+    def _check_topics(self) -> None:
+        """Raise LogUnsafe where topics were made anew, or told to forget, since they were opened.
+
+        Offsets do not tell: a topic that was made anew soon has those of the old one.
+        """
+        now, looking = asyncio.get_running_loop().time(), self._looking
+        if looking is None:
+            if now >= self._topics_look_s:
+                self._looking = asyncio.create_task(self._changed())
+            return
+        if looking.done():
+            self._looking, self._topics_look_s = None, now + TOPICS_LOOK_S
+            # One that failed says nothing of the topics; the next one will.
+            if not looking.cancelled() and looking.exception() is None and looking.result():
+                raise LogUnsafe(self.url, looking.result())
+
+    async def _changed(self) -> list[str]:
+        topics = Topics(self._admin_settings, self._place.namespace)
+        ids = dict(zip(Topic, self.facts.topic_ids, strict=True))
+        return changes(self._place.namespace, ids, await topics.describe())
 
     async def share(self, readers: str, member: str) -> frozenset[int]:
         """The partitions of events that the group `NAMESPACE.readers` gives to this member now.

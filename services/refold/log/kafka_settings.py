@@ -74,10 +74,7 @@ def problems(namespace: str, cluster: Cluster) -> list[str]:
     for topic, state in cluster.topics.items():
         name = topic_name(namespace, topic)
         settings = state.settings
-
-        for setting, wanted in promised(topic).items():
-            if settings.get(setting) != wanted:
-                found.append(f"{name} has {setting}={settings.get(setting)}, not {wanted}")
+        found += _forgetting(name, topic, state)
         if cluster.broker_count >= REPLICATION_MAX:
             if state.replication < REPLICATION_MAX:
                 found.append(
@@ -86,6 +83,30 @@ def problems(namespace: str, cluster: Cluster) -> list[str]:
                 )
             if int(settings.get("min.insync.replicas", "1")) < 2:
                 found.append(f"{name} has min.insync.replicas=1, not 2")
+    return found
+
+
+def _forgetting(name: str, topic: Topic, state: TopicState) -> list[str]:
+    return [
+        f"{name} has {setting}={state.settings.get(setting)}, not {wanted}"
+        for setting, wanted in promised(topic).items()
+        if state.settings.get(setting) != wanted
+    ]
+
+
+def changes(namespace: str, ids: Mapping[Topic, str], cluster: Cluster) -> list[str]:
+    """What forbids an owner to go on with topics that were as they should be when it began.
+
+    `ids` are those of then. Only commands and events cannot be made anew; a topic that is missing
+    says so itself, to whoever reads it. Replicas are looked at when a worker starts: a broker that
+    joins a small cluster must not stop those that serve.
+    """
+    found: list[str] = []
+    for topic, state in cluster.topics.items():
+        name = topic_name(namespace, topic)
+        if topic in (Topic.COMMANDS, Topic.EVENTS) and state.topic_id != ids[topic]:
+            found.append(f"{name} was deleted and made anew")
+        found += _forgetting(name, topic, state)
     return found
 
 
