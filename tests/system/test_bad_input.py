@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import sqlite3
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -497,3 +498,27 @@ def test_a_lookup_that_raises_or_lies_goes_to_a_person(
     assert said in why
     assert "no lookup has answered for too long" in why
     assert "refold resolve r1" in why
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [(">&-", ""), (">/dev/full", "there is no run"), (">out", "")],
+    ids=["closed", "full", "ascii"],
+)
+def test_an_output_that_cannot_take_what_is_said(output: str, said: str, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/log.db"
+    assert main(["namespace", "create", "--log", url]) == 0
+    command = f"exec '{sys.executable}' -m refold_tools.cli boundary Jürgen --log '{url}'"
+    ended = subprocess.run(
+        ["/bin/sh", "-c", f"{command} --json {output}"],
+        cwd=tmp_path,
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 2
+    assert said in ended.stderr
+    assert "Traceback" not in ended.stderr
+    if output == ">out":
+        assert json.loads((tmp_path / "out").read_text())["error"]["code"] == "R503"

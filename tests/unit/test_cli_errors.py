@@ -1,10 +1,15 @@
 """The errors of client and command line: reasons have classes, pages have a line in the index."""
 
+import io
+import json
 import re
+import sys
+from datetime import UTC
 from pathlib import Path
 
 import pytest
 
+from refold.worker import WorkerEvent
 from refold_schemas.errors import (
     ForeignAwait,
     InputRefused,
@@ -20,10 +25,13 @@ from refold_schemas.errors.cli import (
     InputInvalid,
     RunExists,
     RunFailedError,
+    RunUnknown,
 )
 from refold_schemas.errors.log import LogCorrupted, LogReadOnly
 from refold_schemas.events import CommandRejected
-from refold_tools.cli.failures import as_refold_error, error_object, innermost
+from refold_tools.cli.failures import as_refold_error, error_object, innermost, report
+from refold_tools.cli.output import say, table
+from refold_tools.cli.telling import event_teller
 
 ERRORS = Path(__file__).parents[2] / "docs/errors"
 
@@ -134,3 +142,40 @@ def test_the_innermost_frame_is_named_relative_to_the_working_directory(
         exec(code, {})
     assert innermost(caught.value) == "broken.py:2"
     assert innermost(ValueError()) == ""
+
+
+ODD = "pay \x1b[2J\x1b]0;x\x07\r\x9b31m \u202ecod.exe \ud800 now"
+SHOWN = r"pay \x1b[2J\x1b]0;x\x07\x0d\x9b31m \u202ecod.exe \ud800 now"
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_others_say_commands_no_terminal(
+    as_json: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    say(ODD)
+    say(ODD, "bold", error=True)
+    table(["a", "b"], [[ODD, ODD]], {})
+    report(RuntimeError(ODD), as_json=as_json, debug=False)
+    event_teller(UTC, as_json=as_json, error=False)(
+        WorkerEvent("in_doubt", 0, "run-1", f"{ODD}\n12:00:00  completed    run-2  done", 0)
+    )
+    out, err = capsys.readouterr()
+    assert SHOWN in out
+    assert SHOWN in err
+    assert not [c for c in out + err if not (c.isprintable() or c == "\n")]
+    assert "\n12:00:00" not in out
+    if as_json:
+        told = json.loads(out.splitlines()[-1])
+        assert told["text"].startswith(ODD)
+
+
+def test_an_error_that_cannot_be_told_as_json_is_told_to_people(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sys, "stdout", Full())
+    assert report(RunUnknown("r1", "shop"), as_json=True, debug=False) == 2
+    assert "there is no run 'r1'" in capsys.readouterr().err

@@ -1,14 +1,15 @@
 """Errors at the edge: one sentence for people, one object for programs, and the exit code."""
 
-import json
 import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from refold_schemas.errors.base import RefoldError
+from refold_tools.cli.output import harmless, print_json
 
 if TYPE_CHECKING:
     from refold.worker import Worker
@@ -22,11 +23,16 @@ def report(error: Exception, *, as_json: bool, debug: bool) -> int:
     if known is None:  # the help text, asked for by giving no arguments
         print(_usage_message(error))
         return 2
-    if as_json:
-        print(json.dumps({"error": error_object(known)}, ensure_ascii=False))
-    else:
-        print(f"refold: {known}", file=sys.stderr)
-    sys.stdout.flush()
+    try:
+        if as_json:
+            print_json({"error": error_object(known)})
+        sys.stdout.flush()
+        said = as_json
+    except OSError:  # nobody reads it, or there is no room for it
+        said = False
+    if not said:
+        with suppress(OSError):
+            print(f"refold: {harmless(str(known))}", file=sys.stderr)
     return known.exit_code
 
 

@@ -5,6 +5,7 @@ own pool and for coroutines that swallow their cancellation.
 """
 
 import asyncio
+import io
 import os
 import sys
 import threading
@@ -24,9 +25,24 @@ def run_process() -> NoReturn:
     from refold_tools.cli import main
 
     _alone = True
+    open_streams()
     code = main()
     _leave_soon(code)
     sys.exit(code)
+
+
+def open_streams() -> None:
+    """See to it that whatever is said can be said: a stream that is closed takes it all.
+
+    A character that the terminal's encoding lacks is escaped, and ends no command.
+    """
+    if sys.stdout is None:  # as a service manager may start it
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - as above
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def run_to_end(work: Coroutine[Any, Any, int], *, as_json: bool) -> int:

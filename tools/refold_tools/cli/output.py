@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import sys
 import time
@@ -37,9 +38,38 @@ STATUS_STYLES = {
 }
 
 
+_COMMANDS_OF_TERMINALS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def harmless(text: str) -> str:
+    """A text in which nothing moves the cursor, changes a colour or turns the order of letters.
+
+    What far systems, models and exceptions say is shown to people; it must not write elsewhere on
+    their terminal than in its own line.
+
+    >>> harmless("card \\x1b[2J\\x1b]0;x\\x07 declined")
+    'card \\\\x1b[2J\\\\x1b]0;x\\\\x07 declined'
+    """
+    return _COMMANDS_OF_TERMINALS.sub(_escaped, text)
+
+
+def json_line(payload: object) -> str:
+    """The payload on one line that a terminal can show, too."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    line = json.dumps(payload, ensure_ascii=not encoding.lower().startswith("utf"))
+    return _COMMANDS_OF_TERMINALS.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
 def print_json(payload: object) -> None:
     """The one line for programs."""
-    print(json.dumps(payload, ensure_ascii=False))
+    print(json_line(payload))
 
 
 def coloured(stream: TextIO) -> bool:
@@ -67,6 +97,7 @@ def console(*, error: bool = False) -> Any:
 def say(text: str, style: str = "", *, error: bool = False) -> None:
     """One line for people; it is not folded."""
     stream = sys.stderr if error else sys.stdout
+    text = harmless(text)
     if style and coloured(stream):
         console(error=error).print(text, style=style, soft_wrap=True)
     else:
@@ -90,7 +121,8 @@ def table(
     from rich.table import Table
     from rich.text import Text
 
-    cells = [[*row[:-1], " ".join(row[-1].split()) if prose else row[-1]] for row in rows]
+    safe = [[harmless(cell) for cell in row] for row in rows]
+    cells = [[*row[:-1], " ".join(row[-1].split()) if prose else row[-1]] for row in safe]
     widths = [max(map(cell_len, column)) for column in zip(columns, *cells, strict=True)]
     terminal = console()
     left = terminal.width - sum(widths[:-1]) - GAP * (len(widths) - 1)

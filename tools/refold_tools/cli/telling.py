@@ -1,13 +1,12 @@
 """What a worker in this process tells: a line for people, a JSON object for programs."""
 
-import json
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING
 
 from refold_projections.fold.plain import iso
-from refold_tools.cli.output import say
+from refold_tools.cli.output import json_line, say
 
 if TYPE_CHECKING:
     from refold.worker import WorkerEvent
@@ -32,6 +31,10 @@ STYLES = {
 }
 
 
+MORE = "\n          "
+"""Before the second line of a text, and each further one."""
+
+
 def event_teller(zone: tzinfo, *, as_json: bool, error: bool) -> "Callable[[WorkerEvent], None]":
     """A listener that prints each event: to stderr with `error`, else to stdout."""
 
@@ -44,17 +47,15 @@ def event_teller(zone: tzinfo, *, as_json: bool, error: bool) -> "Callable[[Work
                 "text": event.text,
                 "at": iso(event.at_ms, zone),
             }
-            print(
-                json.dumps(line, ensure_ascii=False),
-                file=sys.stderr if error else sys.stdout,
-                flush=True,
-            )
+            print(json_line(line), file=sys.stderr if error else sys.stdout, flush=True)
             return
         at = datetime.fromtimestamp(event.at_ms / 1000, UTC).astimezone(zone)
         about = event.run_id or (f"partition {event.partition}" if event.partition >= 0 else "")
         kind = event.kind.replace("_", " ")
+        # A line of what somebody else says must not look like one of ours.
+        text = event.text.replace("\n", MORE)
         say(
-            f"{at:%H:%M:%S}  {kind:<11}  {about}  {event.text}",
+            f"{at:%H:%M:%S}  {kind:<11}  {about}  {text}",
             STYLES.get(event.kind, ""),
             error=error,
         )
