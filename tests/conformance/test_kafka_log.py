@@ -188,7 +188,7 @@ def test_partition_counts_that_differ_are_not_owned(make: MakeKafkaLog, admin: A
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("what", ["made anew", "retention"])
+@pytest.mark.parametrize("what", ["made anew", "retention", "limit"])
 def test_an_owner_notices_topics_that_are_not_what_they_were(
     what: str, make: MakeKafkaLog, admin: AdminClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +208,9 @@ def test_an_owner_notices_topics_that_are_not_what_they_were(
         if what == "retention":
             alter(admin, name, retention_ms="60000")
             told = f"{name} has retention.ms=60000, not -1"
+        elif what == "limit":
+            alter(admin, name, max_message_bytes="3000")
+            told = "takes batches of 3000 bytes at most, it took 131072 when this process began"
         else:
             for answer in admin.delete_topics([name]).values():
                 answer.result()
@@ -231,7 +234,7 @@ def test_a_broker_that_joins_a_small_cluster_stops_no_owner() -> None:
         for topic in Topic
     }
     assert problems("shop", Cluster(topics, 3))
-    assert changes("shop", ids, Cluster(topics, 3)) == []
+    assert changes("shop", ids, 1 << 20, Cluster(topics, 3)) == []
 
 
 def test_a_namespace_of_which_one_topic_is_missing_is_said(

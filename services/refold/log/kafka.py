@@ -27,7 +27,15 @@ from refold.log.kafka_batches import (
 from refold.log.kafka_fetch import OutOfRange, Reader
 from refold.log.kafka_group import HAND_OVER_MS, SESSION_MS, Coordinator, Member
 from refold.log.kafka_owners import Owners
-from refold.log.kafka_settings import Cluster, changes, plan, problems, telling, topic_name
+from refold.log.kafka_settings import (
+    Cluster,
+    changes,
+    plan,
+    problems,
+    size_max_of,
+    telling,
+    topic_name,
+)
 from refold.log.kafka_topics import Topics, TopicsRefused
 from refold.log.kafka_url import PARTITION_COUNT_DEFAULT, parse_url
 from refold.log.port import Ack, Entry, LogFacts, Record, Suggestion, Topic, Upgrade
@@ -208,10 +216,7 @@ class KafkaLog:
                 "it counts only when a namespace is made",
             )
         name = self._place.namespace
-        size_max = min(
-            int(cluster.topics[topic].settings["max.message.bytes"])
-            for topic in (Topic.COMMANDS, Topic.EVENTS, Topic.SNAPSHOTS)
-        )
+        size_max = size_max_of(cluster)
         ids = tuple(cluster.topics[topic].topic_id for topic in Topic)
         unsafe = tuple(problems(name, cluster))
         settings = tuple(telling(topic, cluster.topics[topic]) for topic in Topic)
@@ -296,6 +301,7 @@ class KafkaLog:
             reason = "the handle was closed"
         except (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError) as error:
             # The topic's limit was lowered meanwhile, or that of the broker is lower yet.
+            self._topics_look_s = 0.0
             raise BatchTooLarge(
                 topic=topic.value, partition=partition, size=size, size_max=size_max
             ) from error
@@ -426,7 +432,8 @@ class KafkaLog:
     async def _changed(self) -> list[str]:
         topics = Topics(self._admin_settings, self._place.namespace)
         ids = dict(zip(Topic, self.facts.topic_ids, strict=True))
-        return changes(self._place.namespace, ids, await topics.describe())
+        size_max = self.facts.batch_size_max
+        return changes(self._place.namespace, ids, size_max, await topics.describe())
 
     async def share(self, readers: str, member: str) -> frozenset[int]:
         """The partitions of events that the group `NAMESPACE.readers` gives to this member now.

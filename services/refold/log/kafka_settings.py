@@ -94,12 +94,26 @@ def _forgetting(name: str, topic: Topic, state: TopicState) -> list[str]:
     ]
 
 
-def changes(namespace: str, ids: Mapping[Topic, str], cluster: Cluster) -> list[str]:
+def size_max_of(cluster: Cluster) -> int:
+    """Bytes of the largest batch that every topic with the truth in it takes."""
+    limits = (
+        state.settings["max.message.bytes"]
+        for topic, state in cluster.topics.items()
+        if topic is not Topic.DEAD_LETTERS
+    )
+    return min(map(int, limits))
+
+
+def changes(
+    namespace: str, ids: Mapping[Topic, str], batch_size_max: int, cluster: Cluster
+) -> list[str]:
     """What forbids an owner to go on with topics that were as they should be when it began.
 
-    `ids` are those of then. Only commands and events cannot be made anew; a topic that is missing
-    says so itself, to whoever reads it. Replicas are looked at when a worker starts: a broker that
-    joins a small cluster must not stop those that serve.
+    `ids` and `batch_size_max` are those of then: an owner that goes by a limit which is lower now
+    would have one decision refused again and again, and the whole partition with it. Commands and
+    events alone cannot be made anew; a topic that is missing says so itself, to whoever reads it.
+    Replicas are looked at when a worker starts: a broker that joins a small cluster must not stop
+    those that serve.
     """
     found: list[str] = []
     for topic, state in cluster.topics.items():
@@ -107,6 +121,11 @@ def changes(namespace: str, ids: Mapping[Topic, str], cluster: Cluster) -> list[
         if topic in (Topic.COMMANDS, Topic.EVENTS) and state.topic_id != ids[topic]:
             found.append(f"{name} was deleted and made anew")
         found += _forgetting(name, topic, state)
+    if cluster.topics and (size_max := size_max_of(cluster)) < batch_size_max:
+        found.append(
+            f"{namespace} takes batches of {size_max} bytes at most, it took {batch_size_max} when "
+            "this process began"
+        )
     return found
 
 
