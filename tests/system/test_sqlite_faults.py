@@ -704,3 +704,34 @@ def test_a_writer_thread_that_fails_leaves_nobody_hanging(
 
     asyncio.run(main())
     assert [type(context["exception"]) for context in said] == [RuntimeError]
+
+
+FORKED = """
+import os, sys, threading
+from refold import BlockingClient
+
+with BlockingClient(sys.argv[1], create=True) as client:
+    child = os.fork()
+    if not child:
+        threading.Timer(10, os._exit, [9]).start()  # what waits for the parent's thread has no end
+        try:
+            client.runs()
+        except Exception as error:
+            client.close()
+            print(f"{type(error).__name__}: {error}", flush=True)
+            os._exit(7)
+        os._exit(8)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert client.runs() == []
+"""
+
+
+def test_a_client_is_not_shared_with_a_process_that_was_forked(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKED, f"sqlite:///{tmp_path}/log.db"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "ClientClosed: the client was opened before this process was forked" in ended.stdout

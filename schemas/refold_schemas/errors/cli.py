@@ -269,11 +269,16 @@ class ClientClosed(RefoldError):
     code: ClassVar[str] = "R514"
     exit_code: ClassVar[int] = 2
 
-    def __init__(self) -> None:
+    def __init__(self, *, forked: bool = False) -> None:
+        """`forked`: it is open, in the process that this one was forked from."""
         super().__init__(
-            "the client is not open",
+            "the client was opened before this process was forked"
+            if forked
+            else "the client is not open",
             kept="every command that was acknowledged, and every run",
-            next="use it inside `async with Client(...) as client`",
+            next="open one in each process"
+            if forked
+            else "use it inside `async with Client(...) as client`",
         )
 
 

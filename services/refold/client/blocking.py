@@ -1,6 +1,7 @@
 """The client for people without an event loop: the same methods, on a loop in its own thread."""
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from datetime import timedelta
@@ -22,8 +23,9 @@ T = TypeVar("T")
 class BlockingClient:
     """`Client` with calls that wait: `with BlockingClient(url) as client: client.start(...)`.
 
-    Safe to share between threads. A log that is handed in must be opened in no other loop: give a
-    URL instead.
+    Safe to share between threads, not with a process that was forked from this one (ClientClosed):
+    a server that forks its workers opens one in each. A log that is handed in must be opened in no
+    other loop: give a URL instead.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class BlockingClient:
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._pid = 0
 
     def __enter__(self) -> Self:
         """Start the thread and open the log. Raises LogUnavailable, LogMissing."""
@@ -47,7 +50,7 @@ class BlockingClient:
         # A daemon: a program that ends without leaving the context must not hang.
         thread = threading.Thread(target=loop.run_forever, name="refold-client", daemon=True)
         thread.start()
-        self._loop, self._thread = loop, thread
+        self._loop, self._thread, self._pid = loop, thread, os.getpid()
         try:
             self._wait(self._client.__aenter__())
         except BaseException:
@@ -68,10 +71,18 @@ class BlockingClient:
         """What leaving the context does; a second call does nothing."""
         if self._loop is None:
             return
+        if self._forked:  # it is the parent's to close: neither thread nor connections are ours
+            self._loop = self._thread = None
+            return
         try:
             self._wait(self._client.close())
         finally:
             self._stop()
+
+    @property
+    def _forked(self) -> bool:
+        """Whether this is a child of the process that opened it: its thread is not here."""
+        return os.getpid() != self._pid
 
     def _stop(self) -> None:
         loop, thread = self._loop, self._thread
@@ -87,6 +98,9 @@ class BlockingClient:
         if loop is None:
             work.close()
             raise ClientClosed
+        if self._forked:
+            work.close()
+            raise ClientClosed(forked=True)
         future = asyncio.run_coroutine_threadsafe(work, loop)
         try:
             return future.result()
