@@ -657,6 +657,18 @@ def test_text_lines_are_one_line_each() -> None:
     close_lines()
 
 
+@pytest.mark.parametrize("kind", ["text", "json"])
+def test_what_others_say_commands_no_terminal_in_a_line(kind: str) -> None:
+    out, odd = io.StringIO(), "pay \x1b[2J\x9b31m\r\n2026-01-01 completed \u202ecod \ud800"
+    line = open_lines(kind, stream=out, environment={})
+    line("warning", "in_doubt", odd, {"note": odd})
+    close_lines()
+    said = out.getvalue()
+    assert said.count("\n") == 1
+    assert said.strip().isprintable()
+    assert kind == "text" or json.loads(said)["message"] == odd
+
+
 def close_lines() -> None:
     root = logging.getLogger()
     for handler in [one for one in root.handlers if type(one).__name__ == "Handler"]:

@@ -4,6 +4,7 @@ Secrets are taken out of every line: by the name of a field, in a URL, and by th
 environment has it.
 """
 
+import json
 import logging
 import os
 import re
@@ -13,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, TextIO
 from urllib.parse import unquote, urlsplit
 
+from refold_schemas.errors.harmless import harmless_json
 from refold_schemas.errors.live import OptionalPartMissing
 
 FORMATS = ("json", "text")
@@ -95,7 +97,10 @@ def open_lines(
     common: list[Any] = [structlog.processors.add_log_level, structlog.processors.format_exc_info]
     render: Any
     if kind == "json":
-        render = structlog.processors.JSONRenderer(ensure_ascii=False)
+        render = structlog.processors.JSONRenderer(
+            serializer=lambda *one, **how: harmless_json(json.dumps(*one, **how)),
+            ensure_ascii=False,
+        )
     else:
         render = structlog.dev.ConsoleRenderer(colors=False, pad_event_to=12, sort_keys=False)
     structlog.reset_defaults()

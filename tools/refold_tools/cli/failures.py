@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from refold_schemas.errors.base import RefoldError
-from refold_tools.cli.output import harmless, print_json
+from refold_schemas.errors.harmless import harmless
+from refold_tools.cli.output import print_json
 
 if TYPE_CHECKING:
     from refold.worker import Worker

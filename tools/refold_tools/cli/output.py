@@ -2,12 +2,13 @@
 
 import json
 import os
-import re
 import shutil
 import sys
 import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
+
+from refold_schemas.errors.harmless import harmless, harmless_json
 
 if TYPE_CHECKING:
     from refold.client.reading import Reading
@@ -38,33 +39,11 @@ STATUS_STYLES = {
 }
 
 
-_COMMANDS_OF_TERMINALS = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
-)
-
-
-def harmless(text: str) -> str:
-    """A text in which nothing moves the cursor, changes a colour or turns the order of letters.
-
-    What far systems, models and exceptions say is shown to people; it must not write elsewhere on
-    their terminal than in its own line.
-
-    >>> harmless("card \\x1b[2J\\x1b]0;x\\x07 declined")
-    'card \\\\x1b[2J\\\\x1b]0;x\\\\x07 declined'
-    """
-    return _COMMANDS_OF_TERMINALS.sub(_escaped, text)
-
-
 def json_line(payload: object) -> str:
     """The payload on one line that a terminal can show, too."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     line = json.dumps(payload, ensure_ascii=not encoding.lower().startswith("utf"))
-    return _COMMANDS_OF_TERMINALS.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
-
-
-def _escaped(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    return harmless_json(line)
 
 
 def print_json(payload: object) -> None:
