@@ -256,6 +256,33 @@ def test_a_namespace_of_which_one_topic_is_missing_is_said(
     asyncio.run(main())
 
 
+def test_no_empty_topic_replaces_one_of_a_namespace_that_was_used(
+    make: MakeKafkaLog, admin: AdminClient
+) -> None:
+    """The commands would all be taken again, and done."""
+
+    async def delete() -> None:
+        for answer in admin.delete_topics([f"{make.namespace}.events"]).values():
+            answer.result()
+        await described(make, lambda found: Topic.EVENTS not in found.topics)
+
+    async def main() -> None:
+        log = make()
+        await log.open(create=True)
+        await log.close()
+        await delete()
+        log = make()
+        assert await log.open(create=True)  # as one whose making was cut short
+        await log.append(Topic.COMMANDS, 1, entries(1))
+        await log.close()
+        await delete()
+        for create in (False, True):
+            with pytest.raises(LogMissing, match=rf"no topic {make.namespace}\.events"):
+                await make().open(create=create)
+
+    asyncio.run(main())
+
+
 def test_compaction_leaves_the_latest_of_each_key(make: MakeKafkaLog, admin: AdminClient) -> None:
     """F18, F23: what the cleaner leaves behind is read to its end, holes and all."""
 

@@ -127,8 +127,9 @@ class KafkaLog:
         """Connect; with `create` make the topics that are missing, and say so.
 
         Raises LogUnavailable, LogMissing, and LogUrlInvalid if the URL asks for another partition
-        count than the topics have. Topics whose settings cannot hold the promises may be read, but
-        not owned: see `facts.unsafe`.
+        count than the topics have. Commands and events of a namespace that was used are never made
+        (LogMissing). Topics whose settings cannot hold the promises may be read, but not owned: see
+        `facts.unsafe`.
         """
         async with self._reached() as (settings, topics):
             cluster, made = await self._topics(topics, create=create)
@@ -198,11 +199,34 @@ class KafkaLog:
             if len(missing) == len(Topic):
                 raise LogMissing(self.url, f"it has no namespace {self._place.namespace!r}")
             raise LogMissing(self.url, f"there is no topic {names}")
+        lost = [topic for topic in missing if topic in (Topic.COMMANDS, Topic.EVENTS)]
+        if lost and await self._was_used(cluster):
+            names = ", ".join(topic_name(self._place.namespace, topic) for topic in lost)
+            raise LogMissing(
+                self.url,
+                f"there is no topic {names}, and other topics of it hold records: an empty one in "
+                "its place would have every command done again",
+                next="find out who deleted it; a log that lost records is a matter of "
+                "docs/errors/R013.md",
+            )
         if Topic.EVENTS in cluster.topics:
             count = cluster.topics[Topic.EVENTS].partition_count
         else:
             count = self._place.partition_count or PARTITION_COUNT_DEFAULT
         return await topics.make(count, self._batch_size_max), True
+
+    async def _was_used(self, cluster: Cluster) -> bool:
+        """Whether anything was ever written into the topics that are there."""
+        assert self._client is not None
+        names = [topic_name(self._place.namespace, topic) for topic in cluster.topics]
+        await self._client.set_topics(names)
+        reader = Reader(self._client)
+        for name, state in zip(names, cluster.topics.values(), strict=True):
+            for partition in range(state.partition_count):
+                _, end = await reader.bounds(TopicPartition(name, partition))
+                if end:
+                    return True
+        return False
 
     def _learn(self, cluster: Cluster) -> None:
         counts = tuple(cluster.topics[topic].partition_count for topic in Topic)
