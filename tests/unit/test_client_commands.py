@@ -49,6 +49,7 @@ from refold_schemas.errors.log import (
     BatchTooLarge,
     LogClosed,
     LogFull,
+    LogShorter,
     LogUnavailable,
 )
 from refold_schemas.events import StepResolved
@@ -794,3 +795,27 @@ def test_a_decision_behind_a_newer_checkpoint_is_not_missed() -> None:
             return await waiting
 
     assert asyncio.run(main()) == Receipt("o1", "charge-o1")
+
+
+def test_a_wait_for_what_was_cut_from_the_log_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("refold.client.tail.LOOK_S", 0.0)
+    monkeypatch.setattr("refold.client.tail.WAIT_MS", 20)
+    broker = MemoryBroker()
+
+    async def scene() -> None:
+        log = MemoryLog(broker=broker, name="client")
+        await log.open(create=True)
+        async with Client(log) as client:
+            bank.silent = True
+            async with serving(broker):
+                handle = await client.start("shop", Order(id="cut"), run_id="cut")
+                await handle.wait(lambda seen: seen.needs == "person")
+                waiting = asyncio.ensure_future(handle.result())
+                await asyncio.sleep(0.05)
+            broker.cut(Topic.EVENTS, client.partition_of("cut"), 1)
+            with pytest.raises(LogShorter) as why:
+                await waiting
+        await log.close()
+        assert why.value.end == 1 < why.value.read_to
+
+    asyncio.run(scene())

@@ -324,6 +324,23 @@ class NotUpgradable(LogUnavailable):
         )
 
 
+class LogShorter(RefoldError):
+    """A partition of events ends before what this reader has read of it. `end`: where, now."""
+
+    code: ClassVar[str] = "R319"
+    exit_code: ClassVar[int] = 4
+
+    def __init__(self, partition: int, read_to: int, end: int) -> None:
+        self.partition, self.read_to, self.end = partition, read_to, end
+        super().__init__(
+            f"partition {partition}: its events were read up to offset {read_to} and end at {end} "
+            "now: the log was cut, or its topic made anew",
+            kept="what the log still holds; nobody can say what became of the run",
+            next="stop all workers of the namespace and find out how the log lost records; "
+            "see docs/errors/R013.md",
+        )
+
+
 class EventsGone(RefoldError):
     """Events are gone from the log that no snapshot stands in for: folding on would leave a gap.
 

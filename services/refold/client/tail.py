@@ -22,6 +22,7 @@ from refold_schemas.errors.log import (
     LogCorrupted,
     LogForeign,
     LogMissing,
+    LogShorter,
     LogUnavailable,
     OffsetOutOfRange,
 )
@@ -41,6 +42,8 @@ PACE_S = 0.002
 """How long the tail rests after a read that had nothing for anybody."""
 WAIT_MS = 1_000
 """How long one wait for new records lasts before the tail looks whether it is still needed."""
+LOOK_S = 5.0
+"""How often a tail to which nothing comes looks whether the log still holds what it has read."""
 OUTAGE_MS = 30_000
 """How long reads may fail in a row before those who wait are told."""
 READ_SIZE_MAX = 4 << 20
@@ -53,7 +56,7 @@ DECISIONS = (
     *(RunCancelRequested, RunResumed, FindingRecorded),
 )
 ENDS = (RunCompleted, RunFailed, RunCancelled, RunCancelRequested, RunResumed)
-FINAL = (LogClosed, LogCorrupted, LogForeign, LogMissing)
+FINAL = (LogClosed, LogCorrupted, LogForeign, LogMissing, LogShorter)
 """Errors of the log that waiting does not mend."""
 
 Deciding = (
@@ -120,6 +123,7 @@ class PartitionTail:
         self._waiting = 0
         self._told = 0
         self._caught_up = False
+        self._looked_s = 0.0
         self._touches: dict[asyncio.Future[None], tuple[bytes, int]] = {}
         self._names: dict[bytes, type | None] = {}
         self._task: asyncio.Task[None] | None = None
@@ -293,12 +297,24 @@ class PartitionTail:
             self._caught_up = not records
         if self._caught_up:
             if not await log.wait(Topic.EVENTS, partition, offset, timeout_ms=WAIT_MS):
+                await self._look()
                 return
             records = await log.read(Topic.EVENTS, partition, offset, size_max=READ_SIZE_MAX)
         try:
             self._apply(records)
         except SchemaUnavailable as unknown:  # it may be what somebody waits for
             await learn(self._codec, unknown)
+
+    async def _look(self) -> None:
+        """Notice that the log was cut: whoever waits for what is gone would wait for ever."""
+        now = asyncio.get_running_loop().time()
+        if now - self._looked_s < LOOK_S:
+            return
+        self._looked_s = now
+        offset = self.position.offset_next
+        _, end = await self._log.bounds(Topic.EVENTS, self._partition)
+        if end < offset:
+            raise LogShorter(self._partition, offset, end)
 
     def _apply(self, records: Sequence[Record]) -> None:
         """Raises SchemaUnavailable in front of a record: the next read begins with it."""
