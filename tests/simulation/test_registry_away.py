@@ -232,7 +232,7 @@ def test_who_waits_for_a_decision_learns_its_schema(
         async def waits(codec: Codec, *, then: Callable[[], None]) -> object:
             tail = PartitionTail(log, codec, 0)
             await tail.begin()
-            decided = tail.expect("c1")
+            decided = tail.expect("run-1", "c1")
             then()
             try:
                 async with asyncio.timeout(60):

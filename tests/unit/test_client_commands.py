@@ -1,7 +1,7 @@
 """Commands of a client, decided by a real worker, while appends are lost, doubled or unknown."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -358,6 +358,17 @@ def test_the_time_to_wait_holds_for_what_comes_before_sending(
         return list(await log.read(Topic.COMMANDS, 0, 0))
 
     assert asyncio.run(main()) == []
+
+
+def test_an_id_that_two_runs_use_at_once_is_decided_for_each() -> None:
+    async def scene(client: Client) -> Sequence[object]:
+        started = client.start("shop", Order(id="o1"), run_id="r1", command_id="c-1")
+        refused = client.start("no-such", Order(id="o1"), run_id="r2", command_id="c-1")
+        return await asyncio.gather(started, refused, return_exceptions=True)
+
+    one, other = play(scene, broker=MemoryBroker("shop", partition_count=1))
+    assert isinstance(one, RunHandle)
+    assert isinstance(other, FunctionUnknown), "the decision on r1 says nothing of r2"
 
 
 @pytest.mark.parametrize("ends_by", ["time", "cancellation"])

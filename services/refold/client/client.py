@@ -321,7 +321,7 @@ class Client(Questions):
             )
         tail = self._tail(partition)
         await self._before_sending(tail.begin(), within, begun)
-        decided = tail.expect(command.command_id)
+        decided = tail.expect(command.run_id, command.command_id)
         try:
             if within is None:
                 offset = await outbox.send(command)
@@ -340,18 +340,18 @@ class Client(Questions):
                 self.sent[type(command).__name__] += 1
             decision = await self._read_decision(command, decided, within, begun)
         finally:
-            tail.forget(command.command_id, decided)
+            tail.forget(command.run_id, command.command_id, decided)
         while decision is None:
             with _sent(command):
                 await tail.begin()
-            decided = tail.expect(command.command_id)
+            decided = tail.expect(command.run_id, command.command_id)
             try:
                 with _sent(command):
                     decision = await self._passed_over(command, partition, offset)
                 if decision is None:  # not decided yet: it is read by the new future
                     decision = await self._read_decision(command, decided, within, begun)
             finally:
-                tail.forget(command.command_id, decided)
+                tail.forget(command.run_id, command.command_id, decided)
         if isinstance(decision.event, CommandRejected) and decision.event.reason == "duplicate":
             return await self._first_decision(command, partition, decision)
         return decision

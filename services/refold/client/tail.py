@@ -118,7 +118,8 @@ class PartitionTail:
         """When the log was read last, on the loop's clock."""
         self._beginning: asyncio.Event | None = None
         """While somebody takes the position."""
-        self._decisions: dict[str, _Expected] = {}
+        self._decisions: dict[tuple[bytes, str], _Expected] = {}
+        """By the run's key too: an id is its run's own, others may have used it for theirs."""
         self._lives: WeakValueDictionary[str, RunLife] = WeakValueDictionary()
         self._waiting = 0
         self._told = 0
@@ -183,29 +184,31 @@ class PartitionTail:
         for life in self._lives.values():
             life.known = False  # its end may stand in what was passed over
 
-    def expect(self, command_id: str) -> "asyncio.Future[Decision]":
-        """A future for the first decision that carries `command_id`.
+    def expect(self, run_id: str, command_id: str) -> "asyncio.Future[Decision]":
+        """A future for the first decision of the run that carries `command_id`.
 
         Call it after `begin` and before publishing, and `forget` it once for each call. Whoever
         asks for the same id shares the future: wait for it under a shield. Raises ClientClosed.
         It ends with OffsetOutOfRange where the log was trimmed unread: the decision may be there.
         """
         self._check_open()
-        expected = self._decisions.get(command_id)
+        name = (run_id.encode(), command_id)
+        expected = self._decisions.get(name)
         if expected is None:
-            expected = self._decisions[command_id] = _Expected()
+            expected = self._decisions[name] = _Expected()
         expected.count += 1
         self._run()
         return expected.future
 
-    def forget(self, command_id: str, future: "asyncio.Future[Decision]") -> None:
+    def forget(self, run_id: str, command_id: str, future: "asyncio.Future[Decision]") -> None:
         """One of those who wait for this decision does so no more."""
-        expected = self._decisions.get(command_id)
+        name = (run_id.encode(), command_id)
+        expected = self._decisions.get(name)
         if expected is None or expected.future is not future:
             return
         expected.count -= 1
         if expected.count == 0:
-            del self._decisions[command_id]
+            del self._decisions[name]
 
     async def end_of(self, life: RunLife) -> None:
         """Return when something was told of the run's end since the call."""
@@ -366,13 +369,14 @@ class PartitionTail:
             return
         if life is not None and record.offset > life.offset:  # else its state has it, and more
             _follow_life(life, event, record, header)
-        if isinstance(event, DECISIONS) and event.command_id is not None:
-            expected = self._decisions.pop(event.command_id, None)
+        key = record.key
+        if isinstance(event, DECISIONS) and event.command_id is not None and key is not None:
+            expected = self._decisions.pop((key, event.command_id), None)
             if expected is not None and not expected.future.done():
                 born = None
-                if isinstance(event, RunStarted) and record.key is not None:
+                if isinstance(event, RunStarted):
                     # The decision holds it until the caller has made its handle.
-                    born = self.life(record.key.decode("utf-8", "replace"))
+                    born = self.life(key.decode("utf-8", "replace"))
                     born.known, born.offset = True, max(born.offset, record.offset)
                 expected.future.set_result(Decision(event, record.offset, born))
 
