@@ -119,7 +119,7 @@ def start_run(
     """RunStarted and the plan, or why not."""
     if state is not None:
         if command.command_id in state.commands:
-            return rejected(command, offset, "duplicate", "this command was applied before")
+            return rejected(command, offset, "duplicate", "this command was decided before")
         same = state.run == command.run and (
             offer.same_input if offer else canon_of(state.input) == canon_of(command.input)
         )
@@ -149,7 +149,7 @@ def cancel_run(state: RunState | None, command: CancelRun, offset: int) -> Event
     if state is None:
         return rejected(command, offset, "unknown_run", f"there is no run {command.run_id}")
     if command.command_id in state.commands:
-        return rejected(command, offset, "duplicate", "this command was applied before")
+        return rejected(command, offset, "duplicate", "this command was decided before")
     if state.ended is not None:
         return rejected(
             command, offset, "run_ended", f"run {command.run_id} {_ended_words(state.ended)}"
@@ -176,7 +176,7 @@ def resolve_step(
     if state is None:
         return rejected(command, offset, "unknown_run", f"there is no run {command.run_id}")
     if command.command_id in state.commands:
-        return rejected(command, offset, "duplicate", "this command was applied before")
+        return rejected(command, offset, "duplicate", "this command was decided before")
     slot = state.slots.get(command.slot)
     unsettled = slot.unsettled if slot is not None and slot.outcome is None else ()
     if slot is None or not unsettled or under_way:
@@ -230,7 +230,7 @@ def retry_run(state: RunState | None, command: RetryRun, offset: int) -> Events:
     if state is None:
         return rejected(command, offset, "unknown_run", f"there is no run {command.run_id}")
     if command.command_id in state.commands:
-        return rejected(command, offset, "duplicate", "this command was applied before")
+        return rejected(command, offset, "duplicate", "this command was decided before")
     failed = state.ended is not None and state.ended.status == "failed"
     if state.ended is not None and not failed:
         words = _ended_words(state.ended)
@@ -271,7 +271,7 @@ def record_finding(state: RunState | None, command: RecordFinding, offset: int) 
     if state is None:
         return rejected(command, offset, "unknown_run", f"there is no run {command.run_id}")
     if command.command_id in state.commands:
-        return rejected(command, offset, "duplicate", "this command was applied before")
+        return rejected(command, offset, "duplicate", "this command was decided before")
     if command.slot not in state.slots:
         detail = f"run {command.run_id} has no slot {command.slot}"
         return rejected(command, offset, "unknown_slot", detail)
