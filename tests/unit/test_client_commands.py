@@ -27,7 +27,7 @@ from refold.worker import Worker
 from refold_projections.fold import NO_CLAIM, PartitionFold, boundary
 from refold_schemas.codec import Codec
 from refold_schemas.commands import TEXT_CHARS_MAX, WHY_CHARS_MAX, StartRun
-from refold_schemas.errors import BadCommandText, BadRunId, ValueRefused
+from refold_schemas.errors import BadCommandText, BadRunId, RegistryUnavailable, ValueRefused
 from refold_schemas.errors.cli import (
     ClientClosed,
     CommandIdReused,
@@ -672,6 +672,84 @@ def test_absence_is_not_believed_too_early_and_then_tried_again() -> None:
 
     assert play(scene) == Receipt("o1", "charge-o1")
     assert bank.charges == ["o1", "o1"]
+
+
+def test_a_repeat_whose_first_decision_is_trimmed_is_granted_or_unknown_never_refused() -> None:
+    broker = MemoryBroker("shop")
+
+    async def resolve(client: Client, *, happened: bool) -> None:
+        await client.resolve(
+            "r1", "charge#1", happened=happened, result="charge-77", command_id="c-9"
+        )
+
+    async def first(client: Client) -> None:
+        await _in_doubt(client)
+        await resolve(client, happened=True)
+        await client.handle("r1").result()
+        bank.silent = False
+        with pytest.raises(RunFailedError):
+            await (await client.start("shop", Order(id="o2", pence=0), run_id="r2")).result()
+        await client.retry("r2", slot="charge#1", command_id="c-8")
+        with pytest.raises(RunFailedError):
+            await client.handle("r2").result()
+
+    async def again(client: Client) -> None:
+        await resolve(client, happened=True)
+        with pytest.raises(CommandUnknown, match="in the log no more") as caught:
+            await resolve(client, happened=False)
+        assert caught.value.stored
+        with pytest.raises(CommandUnknown, match="in the log no more"):
+            await client.retry("r2", slot="charge#1", command_id="c-8")
+
+    play(first, broker=broker)  # its worker leaves a checkpoint at the log's end
+    broker.trim(Topic.EVENTS, 0, len(broker.records(Topic.EVENTS, 0)))
+    play(again, broker=broker)
+
+
+def test_what_keeps_a_repeat_from_its_first_decision_does_not_say_that_it_was_not_sent() -> None:
+    broker = MemoryBroker("shop")
+
+    class Forgets(MemoryLog):
+        """Reads what is new, and nothing of what stood there before."""
+
+        broken = False
+
+        async def read(
+            self, topic: Topic, partition: int, offset: int, *, size_max: int = 1 << 20
+        ) -> Sequence[Record]:
+            if self.broken and topic is Topic.EVENTS and offset == 0:
+                raise LogUnavailable(self.url, "the disk's first block is gone")
+            return await super().read(topic, partition, offset, size_max=size_max)
+
+    async def scene(client: Client) -> None:
+        for _ in range(2):
+            await client.start("shop", Order(id="o1"), run_id="r1", command_id="c-1")
+            assert isinstance(client.log, Forgets)
+            client.log.broken = True
+
+    with pytest.raises(CommandUnknown, match="first block is gone") as caught:
+        play(scene, broker=broker, handle=Forgets)
+    assert caught.value.stored
+
+
+def test_a_registry_that_does_not_answer_is_named_and_not_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("refold.client.client.SEND_MIN_S", 0.1)
+
+    async def ready(_: Codec, *kinds: type) -> None:
+        await asyncio.sleep(3_600)
+
+    monkeypatch.setattr(Codec, "ready", ready)
+
+    async def main() -> None:
+        log = MemoryLog(broker=MemoryBroker("shop"))
+        await log.open(create=True)
+        async with Client(log, registry_url="http://127.0.0.1:8081") as client:
+            await client.start("shop", Order(id="o1"), within=timedelta(milliseconds=200))
+
+    with pytest.raises(RegistryUnavailable, match=r"8081 .* within 0\.2 s; .* not sent"):
+        asyncio.run(main())
 
 
 def test_what_is_not_in_doubt_cannot_be_resolved() -> None:

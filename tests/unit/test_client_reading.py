@@ -494,6 +494,27 @@ def test_waiting_has_a_limit(broker: MemoryBroker, writer: Writer) -> None:
         ask(broker, lambda client: client.handle("r1").wait(within=SOON))
 
 
+def test_waiting_has_a_limit_where_the_log_takes_its_time(
+    broker: MemoryBroker, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("refold.client.handle.LOOK_MIN_S", 0.1)
+    writer.write("r1", *started())
+
+    class SlowLog(MemoryLog):
+        async def bounds(self, topic: Topic, partition: int) -> tuple[int, int]:
+            await asyncio.sleep(3_600)
+            return await super().bounds(topic, partition)
+
+    async def main() -> None:
+        log = SlowLog(broker=broker)
+        await log.open(create=True)
+        async with Client(log) as client, asyncio.timeout(60):
+            await client.handle("r1").wait(within=SOON)
+
+    with pytest.raises(ResultNotThere):
+        asyncio.run(main())
+
+
 # ---- the client itself
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from datetime import timedelta
 from types import TracebackType
@@ -17,11 +17,11 @@ from refold.client.reading import Meter, Progress
 from refold.client.repeats import check_same
 from refold.client.tail import Decision, PartitionTail
 from refold.client.urls import with_namespace
-from refold.client.waiting import done_within
+from refold.client.waiting import TimeOver, Within, result_within
 from refold.log import Log, open_log
 from refold.log.routing import routing_count
 from refold.settings import LOG_DEFAULT
-from refold.settings.registry import open_registry
+from refold.settings.registry import open_registry, registry_access
 from refold.settings.signing import Signer, open_signer
 from refold_projections.fold import Finding, RunState
 from refold_schemas.codec import Codec
@@ -34,7 +34,7 @@ from refold_schemas.commands import (
     StartRun,
     check_texts,
 )
-from refold_schemas.errors import RefoldError
+from refold_schemas.errors import RefoldError, RegistryUnavailable
 from refold_schemas.errors.cli import (
     REFUSALS,
     ClientClosed,
@@ -83,7 +83,7 @@ class Client(Questions):
         if isinstance(log, str):
             log = open_log(with_namespace(log, namespace))
         super().__init__(log, Codec(open_registry(log.url, registry_url)), Meter(on_progress))
-        self._namespace = namespace
+        self._namespace, self._registry_url = namespace, registry_url
         self.by = by or BY_DEFAULT
         self._create = create
         self._may_write = False
@@ -286,8 +286,8 @@ class Client(Questions):
         event = decision.event
         if not isinstance(event, CommandRejected):
             return
-        if event.reason == "duplicate" and isinstance(command, CancelRun):
-            return  # somebody has asked for it before: it is being done
+        if event.reason == "duplicate" and isinstance(command, (CancelRun, ResolveStep)):
+            return  # decided before, and the run is as it asks: of any other `_decide` raises
         raise self.refusal(command, event)
 
     def refusal(
@@ -306,12 +306,11 @@ class Client(Questions):
         `within` counts from the call: it is the time for the log and for the owner together.
         """
         check_texts(command)
-        loop = asyncio.get_running_loop()
-        begun = loop.time()
-        partition = self.partition_of(command.run_id)
+        time = Within(within)
+        run_id, command_id = command.run_id, command.command_id
+        partition = self.partition_of(run_id)
         if not self._may_write:
-            await self._before_sending(self._codec.ready(*get_args(Command)), within, begun)
-            self._may_write = True
+            await self._learn_to_write(time)
             if not self._is_open:  # closed meanwhile: whatever were made now, nobody would close
                 raise ClientClosed
         outbox = self._outboxes.get(partition)
@@ -320,79 +319,98 @@ class Client(Questions):
                 self._log, self._codec, partition, self.signer
             )
         tail = self._tail(partition)
-        await self._before_sending(tail.begin(), within, begun)
-        decided = tail.expect(command.run_id, command.command_id)
+        await self._begin(tail, time)
+        decided = tail.expect(run_id, command_id)
         try:
-            if within is None:
-                offset = await outbox.send(command)
-                self.sent[type(command).__name__] += 1
-            else:
-                left_s = within.total_seconds() - (loop.time() - begun)
-                sending = asyncio.ensure_future(outbox.send(command))
-                if not await done_within(sending, timedelta(seconds=max(left_s, SEND_MIN_S))):
-                    raise CommandUnknown(
-                        command.run_id,
-                        type(command).__name__,
-                        command.command_id,
-                        f"it had not answered within {max(within.total_seconds(), SEND_MIN_S):g} s",
-                    )
-                offset = sending.result()
-                self.sent[type(command).__name__] += 1
-            decision = await self._read_decision(command, decided, within, begun)
+            offset = await self._send(outbox, command, time)
+            decision = await self._read_decision(command, decided, time)
         finally:
-            tail.forget(command.run_id, command.command_id, decided)
+            tail.forget(run_id, command_id, decided)
         while decision is None:
             with _sent(command):
                 await tail.begin()
-            decided = tail.expect(command.run_id, command.command_id)
+            decided = tail.expect(run_id, command_id)
             try:
                 with _sent(command):
                     decision = await self._passed_over(command, partition, offset)
                 if decision is None:  # not decided yet: it is read by the new future
-                    decision = await self._read_decision(command, decided, within, begun)
+                    decision = await self._read_decision(command, decided, time)
             finally:
-                tail.forget(command.run_id, command.command_id, decided)
+                tail.forget(run_id, command_id, decided)
         if isinstance(decision.event, CommandRejected) and decision.event.reason == "duplicate":
-            return await self._first_decision(command, partition, decision)
+            with _sent(command):
+                return await self._repeated(command, partition, decision, time)
         return decision
 
-    async def _before_sending(
-        self, work: Awaitable[object], within: timedelta | None, begun: float
-    ) -> None:
-        """Wait for what has to be known before a command is sent. Raises LogUnavailable."""
-        if within is None:
-            await work
-            return
-        left_s = within.total_seconds() - (asyncio.get_running_loop().time() - begun)
-        allowed_s = max(left_s, SEND_MIN_S)
-        if not await done_within(work, timedelta(seconds=allowed_s)):
-            reason = f"it had not answered within {allowed_s:g} s"
-            raise LogUnavailable(
-                self._log.url, reason, kept="the command was not sent", stored=False
-            )
+    async def _learn_to_write(self, time: Within) -> None:
+        """Have the ids of what is sent. Raises RegistryUnavailable; nothing was sent then."""
+        left = time.left(SEND_MIN_S)
+        try:
+            await result_within(self._codec.ready(*get_args(Command)), left)
+        except TimeOver:
+            access = registry_access(self._registry_url)
+            url = "" if access is None else access.url
+            told = f"{_silent(time)}; the command was not sent"
+            raise RegistryUnavailable(url, told) from None
+        self._may_write = True
+
+    async def _begin(self, tail: PartitionTail, time: Within) -> None:
+        """Know where the log stands before anything is sent. Raises LogUnavailable."""
+        left = time.left(SEND_MIN_S)
+        try:
+            await result_within(tail.begin(), left)
+        except TimeOver:
+            kept = "the command was not sent"
+            raise LogUnavailable(self._log.url, _silent(time), kept=kept, stored=False) from None
+
+    async def _send(self, outbox: Outbox, command: Command, time: Within) -> int:
+        """Publish it and return its offset. Raises CommandUnknown, and what `Outbox.send` does."""
+        kind, left = type(command).__name__, time.left(SEND_MIN_S)
+        try:
+            offset = await result_within(outbox.send(command), left)
+        except TimeOver:
+            raise CommandUnknown(command.run_id, kind, command.command_id, _silent(time)) from None
+        self.sent[kind] += 1
+        return offset
 
     async def _read_decision(
-        self,
-        command: Command,
-        decided: "asyncio.Future[Decision]",
-        within: timedelta | None,
-        begun: float,
+        self, command: Command, decided: "asyncio.Future[Decision]", time: Within
     ) -> Decision | None:
         """The decision that the tail has read; None where the log was trimmed before it could.
 
         Raises CommandUndecided, CommandUnknown.
         """
-        kind = type(command).__name__
-        if within is not None:
-            left_s = within.total_seconds() - (asyncio.get_running_loop().time() - begun)
-            await asyncio.wait({decided}, timeout=max(left_s, 0.0))
+        left = time.left()
+        if left is not None:
+            await asyncio.wait({decided}, timeout=left.total_seconds())
             if not decided.done():
-                ms = within // timedelta(milliseconds=1)
-                raise CommandUndecided(command.run_id, kind, command.command_id, ms)
+                kind = type(command).__name__
+                raise CommandUndecided(command.run_id, kind, command.command_id, time.given_ms)
         with _sent(command), suppress(OffsetOutOfRange):
             # Others may wait for the same decision: one that gives up takes it from nobody.
             return await asyncio.shield(decided)
         return None
+
+    async def _repeated(
+        self, command: Command, partition: int, repeated: Decision, time: Within
+    ) -> Decision:
+        """What was decided when the command was first seen, or that the run is as it wants.
+
+        Raises CommandIdReused, and CommandUnknown where nobody can say in time how it was decided.
+        """
+        left = time.left(SEND_MIN_S)
+        looking = self._first_decision(command, partition, repeated)
+        try:
+            found = await result_within(looking, left)
+        except TimeOver:
+            limit_s = max(time.given_ms / 1000, SEND_MIN_S)
+            raise _decided_unread(command, f"how was not read within {limit_s:g} s") from None
+        if found is not repeated or not isinstance(command, (ResolveStep, RetryRun)):
+            return found
+        state = await self.find(command.run_id)
+        if state is not None and _is_granted(state, command):
+            return found
+        raise _decided_unread(command, "how is in the log no more")
 
     async def _passed_over(self, command: Command, partition: int, offset: int) -> Decision | None:
         """What was decided among records that were trimmed unread; None: nothing yet.
@@ -408,13 +426,8 @@ class Client(Questions):
         found = await self._first_decision(command, partition, nothing)
         if found is not nothing or (state is not None and _is_granted(state, command)):
             return found
-        raise CommandUnknown(
-            command.run_id,
-            type(command).__name__,
-            command.command_id,
-            "it was decided, and the decision was trimmed from the log before it was read",
-            stored=True,
-        )
+        told = "the decision was trimmed from the log before it was read"
+        raise _decided_unread(command, told)
 
     async def _first_decision(
         self, command: Command, partition: int, repeated: Decision
@@ -456,10 +469,31 @@ def _sent(command: Command) -> Iterator[None]:
         ) from error
 
 
+def _decided_unread(command: Command, why: str) -> CommandUnknown:
+    kind = type(command).__name__
+    reason = f"it was decided, and {why}"
+    return CommandUnknown(command.run_id, kind, command.command_id, reason, stored=True)
+
+
+def _silent(time: Within) -> str:
+    return f"it had not answered within {max(time.given_ms / 1000, SEND_MIN_S):g} s"
+
+
 def _is_granted(state: RunState, command: Command) -> bool:
     """Whether the run is as the command wants it, whoever asked for it first."""
     if isinstance(command, StartRun):
         return state.run == command.run and canon_of(state.input) == canon_of(command.input)
+    if isinstance(command, ResolveStep):
+        slot = state.slots.get(command.slot)
+        if slot is None or slot.unsettled:
+            return False
+        outcome = slot.outcome
+        if not command.happened:
+            return outcome is None or outcome.kind == "absent"
+        if outcome is None or outcome.kind not in ("ok", "unrecordable"):
+            return False
+        given, kept = command.result, outcome.value
+        return given is None or kept is None or canon_of(given) == canon_of(kept)
     return isinstance(command, CancelRun) and state.cancel is not None
 
 

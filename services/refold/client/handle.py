@@ -1,13 +1,12 @@
 """The handle on one run: waits for its end, or until its boundary is as one wants it."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from refold.client.history import HistoryRecord
 from refold.client.tail import RunLife
-from refold.client.waiting import done_within
+from refold.client.waiting import TimeOver, Within, done_within, result_within
 from refold_projections.fold import Boundary, Cancel, Ended, RunState
 from refold_schemas.errors.cli import (
     ResultNotThere,
@@ -19,6 +18,10 @@ from refold_schemas.values import decode_value, decode_value_as
 
 if TYPE_CHECKING:
     from refold.client.client import Client
+
+
+LOOK_MIN_S = 1.0
+"""How long one look at the run may take, however short `within` is: 0 means look once."""
 
 
 class RunHandle:
@@ -41,13 +44,10 @@ class RunHandle:
         which its class must be imported here. Raises RunFailedError, RunCancelledError, RunUnknown
         (no such run), ValueUnreadable, ResultNotThere after `within` (None waits for ever).
         """
-        if within is None:
-            ended = await self.ended()
-        else:
-            ending = asyncio.ensure_future(self.ended())
-            if not await done_within(ending, within):
-                raise ResultNotThere(self.run_id, within // timedelta(milliseconds=1))
-            ended = ending.result()
+        try:
+            ended = await result_within(self.ended(), within)
+        except TimeOver:
+            raise ResultNotThere(self.run_id, Within(within).given_ms) from None
         raise_unless_completed(self.run_id, ended, self._cancel)
         value = ended.result
         if value is None:
@@ -101,19 +101,21 @@ class RunHandle:
         """Wait until the boundary satisfies `until` and return it.
 
         By default: until the run has ended, or waits for a person or for other code.
-        Raises RunUnknown, and ResultNotThere after `within`.
+        Raises RunUnknown, and ResultNotThere after `within`, the reading of the log included; each
+        look at the run has LOOK_MIN_S.
         """
         done = stands_still if until is None else until
-        loop = asyncio.get_running_loop()
-        deadline = None if within is None else loop.time() + within.total_seconds()
+        time = Within(within)
         while True:
-            seen = await self._client.boundary_at(self.run_id)
+            looking = self._client.boundary_at(self.run_id)
+            try:
+                seen = await result_within(looking, time.left(LOOK_MIN_S))
+            except TimeOver:
+                raise ResultNotThere(self.run_id, time.given_ms) from None
             if done(seen.boundary):
                 return seen.boundary
-            left = None if deadline is None else timedelta(seconds=max(0.0, deadline - loop.time()))
-            if not await self.changed(seen.offset, within=left):
-                assert within is not None
-                raise ResultNotThere(self.run_id, within // timedelta(milliseconds=1))
+            if not await self.changed(seen.offset, within=time.left()):
+                raise ResultNotThere(self.run_id, time.given_ms)
 
     async def changed(self, offset: int, *, within: timedelta | None = None) -> bool:
         """Wait for a record of the run, or a claim, at or after `offset`; False if time is over."""
