@@ -1,4 +1,4 @@
-"""What the Kafka log has asked for and nobody waits for any more: it fails in silence."""
+"""What several of a process ask the Kafka log at once, or have asked and wait for no more."""
 
 import asyncio
 import gc
@@ -7,7 +7,7 @@ import pytest
 from aiokafka.errors import NodeNotReadyError
 from aiokafka.structs import TopicPartition
 
-from refold.log.kafka_fetch import Reader
+from refold.log.kafka_fetch import Fetched, OutOfRange, Reader
 
 PLACE = TopicPartition("ns.events", 0)
 
@@ -40,6 +40,32 @@ def test_a_poll_that_fails_when_nobody_waits_is_forgotten_in_silence() -> None:
 
     asyncio.run(main())
     assert unheard == []
+
+
+class Cut(Reader):
+    """The log ends before what was known of it."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self._ends[PLACE] = 100
+
+    async def _fetch(
+        self, place: TopicPartition, offset: int, size_max: int, *, wait_ms: int = 0
+    ) -> Fetched:
+        await asyncio.sleep(0)
+        raise OutOfRange
+
+    async def _offset_at(self, place: TopicPartition, which: int) -> int:
+        await asyncio.sleep(0)
+        return 7
+
+
+def test_two_who_ask_where_a_cut_log_ends_are_both_told() -> None:
+    async def main() -> list[tuple[int, int]]:
+        reader = Cut()
+        return await asyncio.gather(*(reader.bounds(PLACE) for _ in range(2)))
+
+    assert asyncio.run(main()) == [(7, 7), (7, 7)]
 
 
 def test_a_poll_that_fails_tells_who_waits() -> None:

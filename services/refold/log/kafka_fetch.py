@@ -99,7 +99,8 @@ class Reader:
                 fetched = await self._retried(partial(self._fetch, place, known, ONE))
                 return fetched.start, fetched.end
             except OutOfRange:
-                del self._ends[place]  # the log was cut, or trimmed up to its end
+                # The log was cut, or trimmed up to its end. Who asks at the same time says so too.
+                self._ends.pop(place, None)
         start, end = await asyncio.gather(
             self._retried(partial(self._offset_at, place, _EARLIEST)),
             self._retried(partial(self._offset_at, place, _LATEST)),
