@@ -2,12 +2,17 @@
 
 import asyncio
 import gc
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from aiokafka.coordinator.protocol import ConsumerProtocol
 from aiokafka.errors import NodeNotReadyError
+from aiokafka.protocol.group import JoinGroupRequest, SyncGroupRequest
 from aiokafka.structs import TopicPartition
 
 from refold.log.kafka_fetch import Fetched, OutOfRange, Reader
+from refold.log.kafka_group import Coordinator, Member
 
 PLACE = TopicPartition("ns.events", 0)
 
@@ -78,3 +83,46 @@ def test_a_poll_that_fails_tells_who_waits() -> None:
             await waiting
 
     asyncio.run(main())
+
+
+class Group(Coordinator):
+    """One where another program is a member too; the first answer is none that can be read."""
+
+    def __init__(self, said: bytes) -> None:
+        super().__init__(None, "ns.owners")
+        self.said, self.garbled = said, 1
+
+    async def ask(self, request: object, connection: object) -> object:
+        if self.garbled:
+            self.garbled -= 1
+            raise IndexError("a defect of the library")
+        if isinstance(request, JoinGroupRequest):
+            other = ConsumerProtocol.METADATA(0, ["ns.commands"], self.said).encode()
+            ours = ConsumerProtocol.METADATA(0, ["ns.commands"], b"[]").encode()
+            members = [("m", "a", ours), ("other", None, other)]
+            return SimpleNamespace(
+                error_code=0, member_id="m", leader_id="m", generation_id=1, members=members
+            )
+        if isinstance(request, SyncGroupRequest):
+            shares: dict[str, bytes] = dict(_shares_in(request))
+            return SimpleNamespace(error_code=0, member_assignment=shares["m"])
+        return SimpleNamespace(error_code=0)
+
+
+def _shares_in(request: Any) -> list[tuple[str, bytes]]:
+    return list(request._group_assignment)
+
+
+def test_a_member_joins_whatever_it_met_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("refold.log.kafka_group.RETRY_S", 0.0)
+
+    async def main() -> frozenset[int]:
+        group = Group(b"[" * 100_000)  # deeper than a reader of JSON goes
+        member = Member(group, "a", "ns.commands", 4)
+        async with asyncio.timeout(10):
+            while not member.partitions:  # noqa: ASYNC110 - the group says nothing by itself
+                await asyncio.sleep(0.001)
+        await member.stop()
+        return member.partitions
+
+    assert len(asyncio.run(main())) == 2

@@ -160,7 +160,9 @@ class Member:
                 self._joining, self.failure = False, None
                 self._first_answer()
                 await self._beat()
-            except (errors.KafkaError, OSError, TimeoutError) as error:
+            except Exception as error:
+                # Whatever it was: a task that ended here would leave its owner without partitions,
+                # and without a word why, for the life of its process.
                 self._joining = False
                 if asyncio.get_running_loop().time() - self._heard > OUTAGE_S:
                     self.failure = error
@@ -263,7 +265,7 @@ def _check(code: int) -> None:
 def _held(metadata: bytes) -> list[int]:
     try:
         said = json.loads(ConsumerProtocol.METADATA.decode(metadata).user_data or b"[]")
-    except ValueError:
+    except (ValueError, RecursionError):
         return []  # another program has joined the group: it holds nothing that we know of
     return [p for p in said if isinstance(p, int)] if isinstance(said, list) else []
 
