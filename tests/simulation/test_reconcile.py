@@ -10,7 +10,7 @@ from refold import Absent, Found, Pending, Rejected
 from refold.client import Client
 from refold.log.port import Entry, Topic
 from refold_schemas.codec import KIND_REPORT, RecordHeader
-from refold_schemas.errors.cli import NothingToSettle
+from refold_schemas.errors.cli import CommandUnknown, NothingToSettle
 from refold_schemas.events import AttemptReported, CommandRejected
 from refold_tools.reconcile import Limits, Window
 from support.reconcile_lab import ALL, Receipt, Reconciliation, kinds
@@ -45,6 +45,35 @@ def test_done_here_and_not_there() -> None:
     assert it.recorded("a") == [("missing", "open")]
     (said,) = [one for one in it.lab.told if one.kind == "finding"]
     assert (said.run_id, said.text.startswith("pay#1 missing, open: ")) == ("a", True)
+
+
+def test_what_is_not_known_to_be_on_record_is_not_called_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    it = Reconciliation()
+    it.runs("a")
+    it.settle()
+    del it.bank.books[it.key("a")]
+
+    async def silent(_: Client, run_id: str, *arguments: Any, **named: Any) -> None:
+        raise CommandUnknown(run_id, "RecordFinding", "c-1", "no answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Client, "record_finding", silent)
+        report = it.look()
+    assert (len(report.unrecorded), report.refused) == (1, [])
+    assert not report.findings[0].recorded
+
+
+def test_a_finding_with_a_text_that_no_worker_takes_does_not_end_the_look() -> None:
+    it = Reconciliation()
+    it.runs("a", "b")
+    it.settle()
+    for run_id in ("a", "b"):
+        del it.bank.books[it.key(run_id)]
+    report = it.look(by="x" * 10_001)
+    assert (report.asked, len(report.refused)) == (2, 2)
+    assert [one.recorded for one in report.findings] == [False, False]
 
 
 def test_done_here_and_refused_there() -> None:

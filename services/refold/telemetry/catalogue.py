@@ -315,7 +315,7 @@ CATALOGUE: tuple[Metric, ...] = (
         COUNTER,
         (),
         RECONCILE,
-        "Findings that a worker refused to put on record.",
+        "Findings that were refused, so that they are not on record.",
     ),
     Metric(
         "refold_reconcile_findings_total",

@@ -284,6 +284,8 @@ def _say(report: "Report", zone: tzinfo) -> None:
         say(f"  not asked   {words}", "dim")
     for words in report.refused:
         say(f"  not on record: {words}", "yellow")
+    for words in report.unrecorded:
+        say(f"  perhaps not on record: {words}", "yellow")
 
 
 def _say_finding(one: "Told", *, dry: bool) -> None:
@@ -352,4 +354,5 @@ def _shape(report: "Report") -> dict[str, Any]:
             for how in ("young", "busy", "no_lookup", "no_code", "beyond")
         },
         "refused": report.refused,
+        "unrecorded": report.unrecorded,
     }

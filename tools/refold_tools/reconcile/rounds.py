@@ -13,7 +13,12 @@ from refold.log import Topic
 from refold_projections.fold import Finding, PartitionFold, RunState
 from refold_schemas.codec.learning import decode
 from refold_schemas.commands import RecordFinding
-from refold_schemas.errors import OffsetOutOfRange, SchemaUnavailable, UndecodableRecord
+from refold_schemas.errors import (
+    BadCommandText,
+    OffsetOutOfRange,
+    SchemaUnavailable,
+    UndecodableRecord,
+)
 from refold_schemas.errors.cli import CommandRefused, CommandUndecided, CommandUnknown
 from refold_schemas.values import Value
 from refold_tools.reconcile.asking import Asking, Limits
@@ -77,7 +82,9 @@ class Report:
     unknown: list[Unanswered] = field(default_factory=list)
     not_asked: Counter[str] = field(default_factory=Counter)
     refused: list[str] = field(default_factory=list)
-    """What a worker refused to put on record, in its words."""
+    """What was refused, so that it is not on record, in the refusal's words."""
+    unrecorded: list[str] = field(default_factory=list)
+    """Of what nobody knows whether it is on record, and why; a later look sees."""
 
     @property
     def has_findings(self) -> bool:
@@ -255,9 +262,9 @@ class Reconciler:
             self._alone[partition] = True  # nobody takes commands here: wait for no further one
             return False
         except CommandUnknown as error:
-            report.refused.append(error.message)
+            report.unrecorded.append(error.message)
             return False
-        except CommandRefused as error:
+        except (CommandRefused, BadCommandText) as error:
             report.refused.append(error.message)
             return False
         return True
