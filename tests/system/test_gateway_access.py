@@ -15,7 +15,8 @@ from fastapi import APIRouter
 from refold.gateway.app import create_app, create_routes
 from refold.gateway.auth import anybody, requires, roles_of, routes_in
 from refold.gateway.ended import EndedSessions
-from refold.gateway.roles import ADMINISTER, OPERATE, READ, SETTLE, Role
+from refold.gateway.identity import Caller
+from refold.gateway.roles import ADMINISTER, KNOWN, OPERATE, READ, SETTLE, Role
 from refold.gateway.sessions import COOKIE, CSRF_HEADER
 from refold.gateway.settings import GatewaySettings
 from refold.gateway.tokens import TokenFile
@@ -50,7 +51,7 @@ ROUTES: dict[tuple[str, str], frozenset[Role] | None] = {
     ("GET", "/api/v1/health/ready"): None,
     ("GET", "/api/v1/session"): READ,
     ("POST", "/api/v1/session"): None,
-    ("DELETE", "/api/v1/session"): READ,
+    ("DELETE", "/api/v1/session"): KNOWN,
     ("GET", "/errors/{code}"): None,
     ("GET", "/openapi.json"): READ,
 }
@@ -87,7 +88,12 @@ def test_a_route_that_does_not_say_who_may_ask_it_is_not_served(
 def test_the_document_has_every_route_with_its_roles() -> None:
     rows = re.findall(r"^\| `([A-Z]+) (/\S+)` \| ([^|]+) \|", DOCUMENT.read_text(), re.MULTILINE)
     written = {(method, path): who.strip() for method, path, who in rows}
-    said = {READ: "every role", OPERATE: "operator", SETTLE: "operator, approver"}
+    said = {
+        KNOWN: "whoever is known",
+        READ: "every role",
+        OPERATE: "operator",
+        SETTLE: "operator, approver",
+    }
     meant = {place: "anybody" if roles is None else said[roles] for place, roles in ROUTES.items()}
     assert written == meant
 
@@ -112,7 +118,7 @@ def test_every_role_on_every_route(tmp_path: Path) -> None:
                 elif role is None:
                     is_problem(answer, 401, "R701")
                     assert answer.headers["www-authenticate"].startswith("Bearer")
-                elif role in allowed:
+                elif role in allowed or allowed == KNOWN:
                     assert answer.status_code not in (401, 403, 500), (route, role, answer.text)
                 else:
                     assert "operator" in is_problem(answer, 403, "R702")["detail"]
@@ -341,6 +347,27 @@ def test_who_logs_out_ends_the_session_for_every_copy_of_its_cookie(
         assert (await lab.call("GET", "/api/v1/session", Role.VIEWER)).is_success, "its token"
         again = await logged_in(lab, Role.VIEWER)
         assert (await lab.http.get("/api/v1/session", headers=again)).is_success
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("by_page", [False, True])
+def test_who_has_no_role_can_log_out(tmp_path: Path, by_page: bool) -> None:
+    async def scene(lab: GatewayLab) -> None:
+        sessions = lab.gateway.sessions
+        lab.headers(Role.VIEWER)  # the file of tokens has the key that cookies are signed with
+        cookie, _ = sessions.begin(Caller("ada", frozenset(), "oidc ada"))  # her groups give none
+        csrf = sessions.csrf(sessions.read(cookie))
+        here = {"Cookie": f"{COOKIE}={cookie}", CSRF_HEADER: csrf}
+        is_problem(await lab.http.get("/api/v1/session", headers=here), 403, "R702")
+        if by_page:
+            done = await lab.http.post("/logout", data={"csrf": csrf}, headers=here)
+            assert done.status_code == 303
+        else:
+            done = await lab.http.delete("/api/v1/session", headers=here)
+            assert done.status_code == 204
+        answer = await lab.http.get("/api/v1/session", headers=here)
+        assert "session was ended" in is_problem(answer, 401, "R701")["detail"]
 
     play(tmp_path, scene)
 

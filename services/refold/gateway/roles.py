@@ -1,4 +1,4 @@
-"""Roles: who may do what. Each route names those that may; every caller may at least read.
+"""Roles: who may do what. Each route names those that may; every role may at least read.
 
 They are a set, not a ladder: who decides about money (`approver`) need not be able to end runs, and
 who keeps runs going (`operator`) need not be able to approve. `admin` may everything.
@@ -16,6 +16,8 @@ class Role(StrEnum):
     ADMIN = "admin"
 
 
+KNOWN = frozenset[Role]()
+"""What takes no role: to leave. An identity provider lets people in whom its map gives none."""
 READ = frozenset(Role)
 """Boundaries, histories, lists: everybody who is known."""
 OPERATE = frozenset({Role.OPERATOR, Role.ADMIN})

@@ -14,7 +14,7 @@ from refold.gateway.auth import Requires, check_origin, check_rate, check_role, 
 from refold.gateway.identity import Caller
 from refold.gateway.page.site import HEADERS, Page, url
 from refold.gateway.problems import problem
-from refold.gateway.roles import OPERATE, READ, SETTLE
+from refold.gateway.roles import KNOWN, OPERATE, READ, SETTLE
 from refold.gateway.sessions import CSRF_FIELD
 from refold.gateway.state import gateway_of
 from refold_schemas.errors import RefoldError
@@ -147,7 +147,7 @@ async def form_of(request: Request) -> dict[str, str]:
 Reader = Annotated[Caller, Depends(Looks(READ))]
 Operator = Annotated[Caller, Depends(Acts(OPERATE))]
 Settler = Annotated[Caller, Depends(Acts(SETTLE))]
-Anyone = Annotated[Caller, Depends(Acts(READ))]
+Anyone = Annotated[Caller, Depends(Acts(KNOWN))]
 
 Text = Annotated[str | None, Query(max_length=FIELD_MAX)]
 Cursor = Annotated[str | None, Query(max_length=CURSOR_MAX)]

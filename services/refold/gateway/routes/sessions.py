@@ -1,13 +1,14 @@
 """The page's session: a token is given once, a cookie and a CSRF token come back."""
 
 import time
+from typing import Annotated
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from refold.gateway.auth import Reader, anybody, check_site, count_refused, verify
+from refold.gateway.auth import Reader, anybody, check_site, count_refused, requires, verify
 from refold.gateway.identity import Caller
-from refold.gateway.roles import Role
+from refold.gateway.roles import KNOWN, Role
 from refold.gateway.sessions import COOKIE
 from refold.gateway.shapes import Strict
 from refold.gateway.state import Gateway, gateway_of
@@ -82,6 +83,8 @@ async def session(request: Request, caller: Reader) -> SessionShape:
 
 
 @router.delete("", status_code=204)
-async def logout(request: Request, response: Response, caller: Reader) -> None:
+async def logout(
+    request: Request, response: Response, caller: Annotated[Caller, requires(KNOWN)]
+) -> None:
     """End the session: its cookie is taken away, and copies of it are refused."""
     end(request, response, caller)
