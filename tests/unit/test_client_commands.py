@@ -26,7 +26,7 @@ from refold.log.memory import (
 from refold.worker import Worker
 from refold_projections.fold import NO_CLAIM, PartitionFold, boundary
 from refold_schemas.codec import Codec
-from refold_schemas.commands import TEXT_CHARS_MAX, WHY_CHARS_MAX, StartRun
+from refold_schemas.commands import SLOT_CHARS_MAX, TEXT_CHARS_MAX, WHY_CHARS_MAX, StartRun
 from refold_schemas.errors import BadCommandText, BadRunId, RegistryUnavailable, ValueRefused
 from refold_schemas.errors.cli import (
     ClientClosed,
@@ -607,6 +607,16 @@ def test_a_step_in_a_branch_with_a_long_name_can_be_resolved() -> None:
         return await handle.result()
 
     assert play(scene) == Receipt("o1", "charge-77")
+
+
+def test_a_step_that_nobody_could_name_is_refused_before_it_acts() -> None:
+    async def scene(client: Client) -> object:
+        given = Order(id="o1", branch="a" * SLOT_CHARS_MAX)
+        return await (await client.start("shop", given, run_id="r1")).result()
+
+    with pytest.raises(RunFailedError, match=r"its slot.* has 10,0\d\d characters, 10,000 are"):
+        play(scene)
+    assert bank.charges == []
 
 
 def test_texts_as_long_as_they_may_be_are_decided() -> None:

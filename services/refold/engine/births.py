@@ -28,6 +28,7 @@ from refold.engine.record import (
 )
 from refold.engine.scopes import Scope, scope_of
 from refold_projections.fold.state import Slot
+from refold_schemas.commands.limits import SLOT_CHARS_MAX
 from refold_schemas.errors.base import RefoldError
 from refold_schemas.errors.run import CallRefused, ValueTooLarge
 from refold_schemas.values import Argument, Fingerprints, Value, encode_value, is_scalar
@@ -91,7 +92,11 @@ class Births:
     # ---- births; after each of them the branch must wait
 
     def step(self, branch: Branch, definition: StepDef, arguments: dict[str, object]) -> str:
-        """The slot of a step. Raises ValueRefused naming an argument that cannot be stored."""
+        """The slot of a step.
+
+        Raises ValueRefused naming an argument that cannot be stored, and CallRefused for a slot
+        that is longer than a command may name.
+        """
         volatile = definition.volatile
         lasting = arguments
         if volatile:
@@ -99,6 +104,8 @@ class Births:
         slot = branch.scope.peek(definition.name)
         kept = None if self.record is None else self.record.slot(slot)
         if self.record is None or kept is None:
+            if len(slot) > SLOT_CHARS_MAX:
+                raise _too_deep(definition, slot)
             stored, scalars = self._encoded(definition, arguments)
             mark = self._fingerprints.of(definition.name, lasting, None if volatile else scalars)
             asked = (slot, definition, arguments, mark, stored)
@@ -279,6 +286,16 @@ def _step_text(place: int, step: str, slot: str) -> str:
     ('step 5 charge', 'step 4 check (gather#1[0]/check#1)')
     """
     return f"step {place} {step}" + ("" if slot == f"{step}#1" else f" ({slot})")
+
+
+def _too_deep(definition: StepDef, slot: str) -> CallRefused:
+    """A person must be able to name whatever may come to be in doubt."""
+    return CallRefused(
+        f"step {definition.name!r}",
+        f"its slot, with the names of all branches around it, has {len(slot):,} characters, "
+        f"{SLOT_CHARS_MAX:,} are allowed",
+        "give the branches around it shorter names, or nest fewer of them",
+    )
 
 
 def _no_step(call: str, fn: object, name: str) -> tuple[str, str]:
