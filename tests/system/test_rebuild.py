@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from refold.log import Log, Record
-from refold.log.memory import MemoryBroker
+from refold.log import Log, Record, Topic
+from refold.log.memory import MemoryBroker, MemoryLog
 from refold.log.sqlite import SqliteLog
 from refold.projector import ProjectorSettings
 from refold.projector.partition import PartitionProjector
@@ -40,7 +40,7 @@ from support.written_log import Writer, done, intended, started
 REFOLD = [sys.executable, "-m", "refold_tools.cli"]
 BURST = 10
 """Runs written before the projector has to have them: on a slow machine a writer that waits for
-nobody is faster than who reads, and a rebuild that follows to the log's end takes minutes."""
+nobody is faster than who reads, and the end would be minutes away."""
 
 
 def a_log(runs: int = 20) -> tuple[MemoryBroker, Writer]:
@@ -265,6 +265,34 @@ def test_where_nobody_can_look_it_is_unknown_which_set_is_live(postgres: str) ->
         assert "refold projections verify" in caught.value.next
 
     asyncio.run(play_it())
+
+
+def test_a_rebuild_ends_though_the_writer_is_always_faster(postgres: str) -> None:
+    broker, writer = a_log()
+
+    class Outrun(MemoryLog):
+        """Whenever it is read, there is more than before."""
+
+        count = 0
+
+        async def read(
+            self, topic: Topic, partition: int, offset: int, *, size_max: int = 1 << 20
+        ) -> Sequence[Record]:
+            if topic is Topic.EVENTS:
+                self.count += 1
+                writer.write(f"more-{self.count}", *started())
+            return await super().read(topic, partition, offset, size_max=size_max)
+
+    async def play_it() -> tuple[str | None, list[str]]:
+        log, outrun = await opened(broker), Outrun(broker=broker)
+        await outrun.open(create=False)
+        await project(log, postgres)
+        async with asyncio.timeout(60):
+            ended = await rebuilt(outrun, postgres)
+        await project(log, postgres)
+        return ended.set_name, differences(await verified(log, postgres))
+
+    assert asyncio.run(play_it()) == ("b", [])
 
 
 def test_two_rebuilds_at_once_are_one_too_many(postgres: str) -> None:

@@ -163,7 +163,7 @@ class PartitionProjector:
                     await self._look_now_and_then()
                     continue
                 await self._written()
-                end = await self._look_at_end()
+                end = await self.look_at_end()
                 if end > offset:  # the rest are holes
                     if until is not None or not wait:
                         break
@@ -174,8 +174,8 @@ class PartitionProjector:
         finally:
             await self._drop()
 
-    async def _look_at_end(self) -> int:
-        """Where the log ends. Raises LogShorterThanTables where that is before our position."""
+    async def look_at_end(self) -> int:
+        """Where the log ends now. Raises LogShorterThanTables where that is before our position."""
         _, end = await self._log.bounds(Topic.EVENTS, self._partition)
         offset = self._following.fold.position.offset_next
         if end < offset:

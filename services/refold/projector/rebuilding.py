@@ -123,16 +123,15 @@ class Rebuild:
             )
             for partition in range(self._log.facts.partition_count)
         ]
-        bounds = [
-            await self._log.bounds(Topic.EVENTS, p) for p in range(self._log.facts.partition_count)
-        ]
+        bounds = await self._bounds()
         total = sum(end - start for start, end in bounds)
         room = asyncio.Semaphore(AT_ONCE)
 
-        async def fill(one: PartitionProjector) -> None:
+        async def fill(one: PartitionProjector, end: int) -> None:
+            # To where the log ended at first: whoever writes may be faster than this for ever.
             async with room:
                 if not self._stopping.is_set():
-                    await self._follow(one, self._stopping, load=True)
+                    await self._follow(one, self._stopping, end, load=True)
 
         def say() -> None:
             done = sum(
@@ -141,8 +140,13 @@ class Rebuild:
             )
             self._on_step(Step("filling", done, total))
 
-        await self._telling((fill(one) for one in projectors), say)
+        filling = zip(projectors, bounds, strict=True)
+        await self._telling((fill(one, end) for one, (_, end) in filling), say)
         return projectors
+
+    async def _bounds(self) -> list[tuple[int, int]]:
+        count = self._log.facts.partition_count
+        return [await self._log.bounds(Topic.EVENTS, partition) for partition in range(count)]
 
     async def _verify(self, held: Connection, store: Store) -> list[Verified]:
         verified: list[Verified] = []
@@ -167,8 +171,9 @@ class Rebuild:
         """Bring the new set to where the old one is, while that one waits; then swap."""
         old = self._names.of_set(self._names.other(store.set_name))
         self._on_step(Step("swapping", 0, 1))
+        ends = [end for _, end in await self._bounds()]
         await self._telling(
-            (self._up_to(one, 0) for one in projectors), lambda: None
+            (self._up_to(one, end) for one, end in zip(projectors, ends, strict=True)), lambda: None
         )  # the tail that came meanwhile, with nobody waiting
         swapped: int | None = None
         try:
@@ -233,17 +238,19 @@ class Rebuild:
             ) from lost
 
     async def _up_to(self, one: PartitionProjector, offset: int) -> None:
-        await self._follow(one, asyncio.Event(), until=offset or None)
+        await self._follow(one, asyncio.Event(), offset)
 
     @staticmethod
     async def _follow(
         one: PartitionProjector,
         stopping: asyncio.Event,
+        until: int,
         *,
-        until: int | None = None,
         load: bool = False,
     ) -> None:
-        """Follow to the log's end, or `until`; from the rows again where somebody else wrote them.
+        """Follow to `until`; from the rows again where somebody else wrote them.
+
+        Raises LogShorterThanTables where the rows are of more than the log has.
 
         That may be a projector which has slept since this set was the live one, for half a second.
         """
@@ -251,6 +258,7 @@ class Rebuild:
             try:
                 if load:
                     await one.load()
+                    await one.look_at_end()
                 await one.follow(stopping, until=until, wait=False)
                 return
             except Superseded:
