@@ -8,6 +8,7 @@ import pytest
 from refold import App, Effect, Policy, RunContext
 from refold.engine.books import Books
 from refold.engine.claiming import namespace_place
+from refold.engine.ending import ClaimRefused
 from refold.log import partition_for
 from refold.log.memory import AppendCall, AppendFault, Faults, ReadCall, ReadFault
 from refold.log.port import Entry, Topic
@@ -141,6 +142,26 @@ def test_who_lost_its_claim_does_not_claim_before_the_group_can_be_asked() -> No
     assert claims(lab) == 2
     faults.away = False
     assert lab.run(5, until=lambda: claims(lab) == 3)
+
+
+def test_events_that_were_made_anew_under_their_snapshots_are_not_begun_again() -> None:
+    """Each command would be decided a second time, and each effect repeated."""
+    lab, app = Lab(), Mail(takes_s=0.1).app
+    first = lab.worker(app, name="first")
+    lab.start("order")
+    assert lab.run(5, until=lambda: lab.status() == "completed")
+    lab.stop(first)  # it leaves a checkpoint
+    broker = lab.broker
+    kept = {t: broker.records(t, 0) for t in (Topic.COMMANDS, Topic.SNAPSHOTS)}
+    assert all(kept.values())
+    broker.recreate()
+    for topic, records in kept.items():
+        broker.put(topic, 0, [Entry(r.key, r.value, r.header) for r in records])
+    second = lab.worker(app, name="second")
+    assert not lab.run(10, until=lambda: bool(broker.records(Topic.EVENTS, 0)))
+    refused = lab.failures[second.name]
+    assert isinstance(refused, ClaimRefused)
+    assert "has lost its events" in refused.message
 
 
 def test_owners_that_fence_each_other_do_it_ever_more_slowly() -> None:

@@ -34,7 +34,7 @@ class Restored(NamedTuple):
     `base` is where the fold begins. Of the runs that are packed in the fold: their timers
     (`armed`), and those that need somebody now (`active`). `archives`: what is in files.
     `unused` says why the newest checkpoint is not where the fold begins; empty where it is, and
-    where none stands.
+    where none stands. `topic_ids`: of the log that the newest one was written beside, if it says.
     """
 
     fold: PartitionFold
@@ -44,6 +44,7 @@ class Restored(NamedTuple):
     active: list[str]
     archives: Archives
     unused: str = ""
+    topic_ids: tuple[str, ...] = ()
 
 
 async def load(
@@ -109,7 +110,9 @@ class _Restoring:
         if at_checkpoint is not None:
             return at_checkpoint
         restored = self._nothing() if self._start == 0 else await self._behind_the_archive()
-        return restored._replace(unused=why)
+        newest = max(self._stored.checkpoints.values(), key=lambda c: c.offset_next, default=None)
+        topic_ids = () if newest is None else tuple(newest.topic_ids)
+        return restored._replace(unused=why, topic_ids=topic_ids)
 
     async def _at_a_checkpoint(self) -> tuple[Restored | None, str]:
         """The fold at the newest checkpoint that stands; else None, and why, if there is one."""

@@ -79,6 +79,7 @@ class Claiming:
         with collections_paused():
             restored = await self._restored()
         fold = restored.fold
+        self._check_log(restored)
         self._check_facts(fold)
         await self._check_commands(fold)
         claim_id = self.entropy(16)
@@ -183,6 +184,24 @@ class Claiming:
                 )
             await asyncio.sleep(0)
         return append_ms
+
+    def _check_log(self, restored: checkpoints.Restored) -> None:
+        """No claim stands, but a checkpoint of another log does: its events are lost.
+
+        To begin anew would be to decide every command again, and to do everything twice.
+        """
+        if restored.fold.facts.app or not restored.topic_ids:
+            return
+        before, ids = restored.topic_ids[:IDS_THAT_COUNT], self.log.facts.topic_ids[:IDS_THAT_COUNT]
+        if before == ids:
+            return
+        raise ClaimRefused(
+            f"partition {self.partition} of {self.log.facts.namespace!r} has lost its events: "
+            "no claim stands in them, and its snapshots are of a log that was there before",
+            kept="everything; nothing was written, no command was decided again",
+            next="restore the events from their copy; to begin anew all the same see "
+            "docs/errors/R015.md",
+        )
 
     def _check_facts(self, fold: PartitionFold) -> None:
         before, facts = fold.facts, self.log.facts
