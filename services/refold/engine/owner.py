@@ -61,7 +61,7 @@ class WorkerEvent(NamedTuple):
     A traceback is of a run that has failed; it alone is in no log.
 
     `kind`: claimed, resumed, completed, failed, traceback, cancelled, in_doubt, waiting, blocked,
-    diverged, conflict, rejected, forwarded, warning, ended_claim, released, log.
+    diverged, conflict, finding, rejected, forwarded, warning, registry, ended_claim, released, log.
     """
 
     kind: str
