@@ -1,4 +1,4 @@
-"""What several of a process ask the Kafka log at once, or have asked and wait for no more."""
+"""The Kafka log where a broker, a group or an earlier process has left things half-way."""
 
 import asyncio
 import gc
@@ -11,8 +11,12 @@ from aiokafka.errors import NodeNotReadyError
 from aiokafka.protocol.group import JoinGroupRequest, SyncGroupRequest
 from aiokafka.structs import TopicPartition
 
+from refold.log import Topic
+from refold.log.kafka import KafkaLog
 from refold.log.kafka_fetch import Fetched, OutOfRange, Reader
 from refold.log.kafka_group import Coordinator, Member
+from refold.log.kafka_settings import Cluster, TopicState
+from refold.log.kafka_topics import Topics
 
 PLACE = TopicPartition("ns.events", 0)
 
@@ -126,3 +130,39 @@ def test_a_member_joins_whatever_it_met_before(monkeypatch: pytest.MonkeyPatch) 
         return member.partitions
 
     assert len(asyncio.run(main())) == 2
+
+
+@pytest.mark.parametrize(
+    ("there", "url", "count"),
+    [
+        ({Topic.COMMANDS: 8, Topic.SNAPSHOTS: 8}, "kafka://b/ns", 8),
+        ({Topic.DEAD_LETTERS: 1}, "kafka://b/ns?partitions=4", 4),
+    ],
+)
+def test_topics_that_a_process_left_half_made_get_the_count_of_those_that_are_there(
+    there: dict[Topic, int], url: str, count: int
+) -> None:
+    made: list[int] = []
+
+    class HalfMade(Topics):
+        """What the cluster has of them."""
+
+        def __init__(self) -> None:
+            """Asks nobody."""
+
+        async def describe(self) -> Cluster:
+            topics = {topic: TopicState("id", n, 1, {}, led=True) for topic, n in there.items()}
+            return Cluster(topics, 1)
+
+        async def make(self, partition_count: int, batch_size_max: int) -> Cluster:
+            made.append(partition_count)
+            return await self.describe()
+
+    class Unused(KafkaLog):
+        """Nothing was written into them yet."""
+
+        async def _was_used(self, cluster: Cluster) -> bool:
+            return False
+
+    asyncio.run(Unused(url)._topics(HalfMade(), create=True))
+    assert made == [count]

@@ -209,10 +209,9 @@ class KafkaLog:
                 next="find out who deleted it; a log that lost records is a matter of "
                 "docs/errors/R013.md",
             )
-        if Topic.EVENTS in cluster.topics:
-            count = cluster.topics[Topic.EVENTS].partition_count
-        else:
-            count = self._place.partition_count or PARTITION_COUNT_DEFAULT
+        # Of those that are there one says how many: a process may have died while it made them.
+        made = [one.partition_count for t, one in cluster.topics.items() if t is not _COPIES]
+        count = max(made, default=self._place.partition_count or PARTITION_COUNT_DEFAULT)
         return await topics.make(count, self._batch_size_max), True
 
     async def _was_used(self, cluster: Cluster) -> bool:
