@@ -318,3 +318,22 @@ def test_whose_log_it_is_not_learns_where_its_url_names_another() -> None:
     other = lab.worker(App("another"))
     assert lab.run(60, until=lambda: other.name in lab.failures)
     assert "memory://NAME" in lab.failures[other.name].next
+
+
+def test_run_code_that_swallows_its_teardown_is_told_of_when_it_is_cancelled_too() -> None:
+    lab, app = Lab(), App("clinging")
+
+    @app.run("order")
+    async def order(ctx: RunContext) -> None:
+        while True:
+            try:
+                await ctx.sleep(timedelta(hours=1))
+            except BaseException:  # what nobody should catch
+                continue
+
+    lab.worker(app)
+    lab.start("order")
+    assert lab.run(5, until=lambda: lab.needs("time"))
+    lab.cancel()
+    assert lab.run(5, until=lambda: lab.status() == "cancelled")
+    assert any("(R018)" in one.text for one in lab.told)

@@ -206,20 +206,25 @@ class Driver:
         self.owner.books.pack_later(run_id)
         for task in actor.lookups.values():
             task.cancel()
-        if actor.session is not None:
-            session, actor.session = actor.session, None
-            self.owner.running(run_id)
-            try:
-                session.close()
-            finally:
-                self.owner.running(None)
-            if session.swallowed_teardown:
-                self.owner.warn(
-                    "R018",
-                    run_id,
-                    "run code swallowed its teardown and was abandoned; nothing of it is lost",
-                )
+        self._close(actor)
         self.progressed(run_id)
+
+    def _close(self, actor: Actor) -> None:
+        """End the run's code in this process, if any of it is there."""
+        session, actor.session = actor.session, None
+        if session is None:
+            return
+        self.owner.running(actor.run_id)
+        try:
+            session.close()
+        finally:
+            self.owner.running(None)
+        if session.swallowed_teardown:
+            self.owner.warn(
+                "R018",
+                actor.run_id,
+                "run code swallowed its teardown and was abandoned; nothing of it is lost",
+            )
 
     def drop_all(self) -> None:
         """The claim is over."""
@@ -457,13 +462,7 @@ class Driver:
         """RunCancelRequested was decided: stop run code, settle what is open, then end."""
         owner = self.owner
         actor = self.actor(run_id)
-        if actor.session is not None:
-            session, actor.session = actor.session, None
-            owner.running(run_id)
-            try:
-                session.close()
-            finally:
-                owner.running(None)
+        self._close(actor)
         owner.attempts.cancel_bare(run_id)
         self.cancelling(actor)
 
