@@ -376,6 +376,8 @@ class Views:
             theirs = await connection.fetchval(f"select namespace from {self._schema}.refold_live")
         except client().InsufficientPrivilegeError:
             theirs = ours  # a reader of views alone: who let it in has chosen the schema
+        except (client().UndefinedTableError, client().InvalidSchemaNameError):
+            return  # of nobody yet: the question itself finds no tables, and says so
         if theirs and theirs != ours:
             raise TablesOfAnother(self._schema, theirs, ours)
         self._ours_until = time.monotonic() + WHOSE_S
