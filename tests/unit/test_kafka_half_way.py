@@ -166,3 +166,26 @@ def test_topics_that_a_process_left_half_made_get_the_count_of_those_that_are_th
 
     asyncio.run(Unused(url)._topics(HalfMade(), create=True))
     assert made == [count]
+
+
+def test_a_group_that_cannot_be_left_keeps_no_connection_open() -> None:
+    closed: list[str] = []
+
+    class Part:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        async def close(self, **_: bool) -> None:
+            closed.append(self.name)
+            if self.name == "owners":
+                raise OSError("the group does not answer")
+
+    async def main() -> None:
+        log: Any = KafkaLog("kafka://127.0.0.1:1/ns")
+        log._owners, log._reader = Part("owners"), Part("reader")
+        log._sender, log._client = Part("sender"), Part("client")
+        with pytest.raises(OSError, match="does not answer"):
+            await log._give_back()
+
+    asyncio.run(main())
+    assert closed == ["owners", "reader", "sender", "client"]

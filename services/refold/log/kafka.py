@@ -279,25 +279,23 @@ class KafkaLog:
         await self._give_back(leave=leave)
 
     async def _give_back(self, *, leave: bool = False) -> None:
-        if self._owners is not None:
-            await self._owners.close(leave=leave)
-            self._owners = None
-        for readers in self._readers.values():
-            await readers.close(leave=leave)
-        self._readers.clear()
-        looking, self._looking = self._looking, None
-        if looking is not None:
-            looking.cancel()
-            await asyncio.wait([looking])
-            _forget(looking)
-        if self._reader is not None:
-            await self._reader.close()
-        if self._sender is not None:
-            await self._sender.close()
-            self._sender = None
-        if self._client is not None:
-            await self._client.close()
-            self._client = None
+        # From the last one on, each of them also where closing another fails.
+        async with contextlib.AsyncExitStack() as closing:
+            if self._client is not None:
+                closing.push_async_callback(self._client.close)
+            if self._sender is not None:
+                closing.push_async_callback(self._sender.close)
+            if self._reader is not None:
+                closing.push_async_callback(self._reader.close)
+            if self._looking is not None:
+                closing.push_async_callback(_end_look, self._looking)
+            for readers in self._readers.values():
+                closing.push_async_callback(readers.close, leave=leave)
+            if self._owners is not None:
+                closing.push_async_callback(self._owners.close, leave=leave)
+            self._looking = self._owners = None
+            self._readers = {}
+        self._client = self._sender = None
 
     # What the port asks for
 
@@ -576,6 +574,12 @@ class KafkaLog:
                 await task
             raise LogClosed(self.url)
         return task.result()
+
+
+async def _end_look(looking: "asyncio.Task[list[str]]") -> None:
+    looking.cancel()
+    await asyncio.wait([looking])
+    _forget(looking)
 
 
 def _forget(task: "asyncio.Task[Any]") -> None:
