@@ -9,6 +9,7 @@ import pytest
 
 from refold import Absent, App, Effect, Found, Policy, RunContext
 from refold.engine.attempts import Attempts
+from refold.engine.settling import LOOKUPS_MAX
 from refold.log.port import Entry, Topic
 from refold.testing.sim_loop import current_process
 from refold_schemas.codec import KIND_EVENT, KIND_REPORT, RecordHeader
@@ -156,6 +157,34 @@ def test_a_lookup_that_raises_a_cancellation_of_its_own_is_asked_again() -> None
     assert lab.run(60, until=lab.ended)
     assert lab.status() == "completed"
     assert shop.lookups == 3
+
+
+def test_a_far_system_is_not_asked_for_everything_at_once() -> None:
+    lab, app = Lab(), App("shop")
+    asking = most = 0
+
+    async def find(key: str) -> Found[str]:
+        nonlocal asking, most
+        asking += 1
+        most = max(most, asking)
+        await asyncio.sleep(1)
+        asking -= 1
+        return Found("paid")
+
+    @app.step(policy=Policy.RESOLVABLE, lookup=find, settle=timedelta(0))
+    async def charge(fx: Effect) -> str:
+        raise ConnectionError("lost")
+
+    @app.run("r")
+    async def r(ctx: RunContext) -> str:
+        return await ctx.step(charge)
+
+    runs = [f"r{number}" for number in range(3 * LOOKUPS_MAX)]
+    for run_id in runs:
+        lab.start("r", run_id=run_id)
+    lab.worker(app)
+    assert lab.run(60, until=lambda: all(lab.ended(run_id) for run_id in runs))
+    assert most == LOOKUPS_MAX
 
 
 def test_absence_is_tried_again_with_back_off_and_not_for_ever() -> None:

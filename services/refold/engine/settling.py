@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from refold.engine.owner import PartitionOwner
 
 PROOF_AGAIN_MS: Final = 3600 * 1000
+LOOKUPS_MAX: Final = 16
+"""How many lookups of one step a partition makes at once. A takeover may find thousands in doubt,
+and whoever is asked may be what was down; one that does not answer holds up no other step's."""
 
 
 class Settling:
@@ -28,6 +31,8 @@ class Settling:
         self.owner = owner
         self._unanswered: dict[tuple[str, str], int] = {}
         """How often each slot's lookup gave no answer in this claim."""
+        self._places: dict[str, asyncio.Semaphore] = {}
+        """Room for lookups, by step."""
 
     def look_at(self, run_id: str, name: str) -> None:
         """Do what the slot needs next; harmless if it needs nothing."""
@@ -348,8 +353,12 @@ class Settling:
     async def ask_far_system(self, definition: StepDef, key: str) -> tuple[str, Any]:
         """One lookup by our own key: found, absent, rejected, or no answer with what was seen."""
         timeout_s = self.owner.settings.lookup_timeout_ms / 1000
+        places = self._places.get(definition.name)
+        if places is None:
+            places = self._places[definition.name] = asyncio.Semaphore(LOOKUPS_MAX)
         in_thread = self._in_thread
-        return await ask_far_system(definition, key, timeout_s=timeout_s, in_thread=in_thread)
+        async with places:
+            return await ask_far_system(definition, key, timeout_s=timeout_s, in_thread=in_thread)
 
     async def _in_thread(self, call: Callable[[], Answered]) -> Answered:
         # Threads of their own: lookups that hang must not take those of the steps.
