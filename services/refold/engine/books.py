@@ -357,11 +357,16 @@ class Books:
         """How many states wait to be packed."""
         return len(self._to_pack)
 
-    def pack_some(self, wanted: Callable[[str], bool], *, at_once: int) -> None:
-        """Pack up to `at_once` of them, unless a run has become `wanted` again."""
-        for run_id in list(itertools.islice(self._to_pack, at_once)):
+    def next_to_pack(self, count: int) -> list[str]:
+        """The `count` that have waited longest, taken out of those that wait: `pack` each."""
+        taken = list(itertools.islice(self._to_pack, count))
+        for run_id in taken:
             del self._to_pack[run_id]
-            if run_id in self._unacked:
-                self._to_pack[run_id] = None
-            elif not wanted(run_id):
-                self.states.pack(run_id, self.marks[run_id])
+        return taken
+
+    def pack(self, run_id: str) -> None:
+        """Pack the run's state, later if something of it is not acknowledged yet."""
+        if run_id in self._unacked:
+            self._to_pack[run_id] = None
+        else:
+            self.states.pack(run_id, self.marks[run_id])

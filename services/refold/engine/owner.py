@@ -52,7 +52,7 @@ HOUSEKEEPING_S: Final = 0.25
 LOOK_MS: Final = 5_000
 """An idle owner looks so often for what the log does not tell it: holes, and a log that was cut."""
 PACK_AT_ONCE: Final = 500
-PACKING_MAX: Final = 2_000
+"""How many idle states are packed at once where nothing else goes on."""
 
 
 class WorkerEvent(NamedTuple):
@@ -131,7 +131,7 @@ class PartitionOwner:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._done = asyncio.Event()
         self._told: set[str] = set()
-        self._checkpoint_events = 0
+        self._checkpoint_events = self._packed_events = 0
         self._checkpoint_boot_ms = 0
 
     # ---- claiming
@@ -332,16 +332,29 @@ class PartitionOwner:
                 continue
             since_s = 0.0
             self.driver.evict_idle()
-            waiting = self.books.packing
-            if self.tail.quiet or waiting > PACKING_MAX:
-                at_once = max(PACK_AT_ONCE, waiting // 8)
-                self.books.pack_some(self.driver.actors.__contains__, at_once=at_once)
+            await self._pack_some()
             events = self.books.event_count - self._checkpoint_events
             waited = self.clock.boot_ms() - self._checkpoint_boot_ms
             if events >= settings.checkpoint_events or (
                 events and waited >= settings.checkpoint_ms
             ):
                 await self.checkpoint()
+
+    async def _pack_some(self) -> None:
+        """Pack states that wait for it, each in a turn of its own: a step may go on between two.
+
+        While there are events it is an eighth of them, which keeps up with any number.
+        """
+        books, actors = self.books, self.driver.actors
+        share = books.packing // 8 + 1
+        count = max(PACK_AT_ONCE, share) if books.event_count == self._packed_events else share
+        self._packed_events = books.event_count
+        for run_id in books.next_to_pack(count):
+            if self.ended:
+                return
+            if run_id not in actors:  # else somebody works on it again
+                books.pack(run_id)
+                await asyncio.sleep(0)
 
     async def checkpoint(self) -> None:
         """Snapshot the runs that changed, then a position. Failing costs a longer fold only."""
