@@ -186,10 +186,10 @@ def test_one_command_brings_everything_up_and_ctrl_c_ends_all_that_it_started(
         until(lambda: "r1" in get(url, "/runs")[1])
         assert "charged card!" in get(url, "/run?id=r1")[1]
         until(lambda: re.search(r"<dt>completed</dt><dd>1 <small>last hour", get(url, "/")[1]))
+        until(lambda: scrape(metrics_url)["refold_projector_records_total",] >= 4)
         scraped = scrape(metrics_url)
         assert scraped["refold_runs_total", "completed", "shop"] == 1
         assert scraped["refold_worker_commands_total",] == 1
-        assert scraped["refold_projector_records_total",] >= 4
         assert scraped["refold_projector_lag_records", "0"] == 0
         assert scraped["refold_gateway_requests_total", "GET", "/runs", "2xx"] >= 1
         services = {labels[1] for name, *labels in scraped if name == "refold_service_info"}
