@@ -235,7 +235,11 @@ def test_whatever_keeps_the_figures_says_the_page_is_whole(
     assert (tiles, words.startswith("The live figures cannot be read now (")) == ([], True)
 
 
-@pytest.mark.parametrize(("theirs", "shown"), [("shop", True), ("depot", False)])
+@pytest.mark.parametrize(
+    ("theirs", "shown"),
+    [("shop", True), ("depot", False), ("depot, not shop" * 9_999, False)],
+    ids=["ours", "another", "a long name"],
+)
 def test_figures_of_another_namespace_are_not_shown(
     theirs: str, shown: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,6 +247,7 @@ def test_figures_of_another_namespace_are_not_shown(
     tiles, words = tiles_where(b"HTTP/1.1 200 OK\r\n\r\n" + said, monkeypatch)
     assert bool(tiles) == shown
     assert ("those of depot, not shop" in words) != shown
+    assert len(words) < 200
 
 
 def tiles_where(said: bytes, monkeypatch: pytest.MonkeyPatch) -> tuple[list[figures.Tile], str]:

@@ -25,6 +25,8 @@ MINUTES = HOUR_MS // WIDTHS_MS[MINUTE]
 ANSWER_S = 1.0
 ANSWER_SIZE_MAX = 16 << 20
 HEIGHT = 20.0
+NAME_SHOWN_MAX = 100
+"""Characters of what somebody else answers as the name of its namespace."""
 UNREADABLE = (
     *(OSError, http.client.HTTPException),  # the second: it broke off, or speaks no HTTP
     *(ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError),
@@ -68,10 +70,8 @@ async def tiles_of(request: Request, now: datetime) -> tuple[list[Tile], str]:
             found = await (source(since_ms) if source else _ask(str(live_url), since_ms))
         theirs, ours = found.get("namespace"), gateway_of(request).namespace
         if source is None and theirs not in (None, ours):
-            return (
-                [],
-                f"No live figures: REFOLD_GATEWAY_LIVE_URL has those of {theirs}, not {ours}.",
-            )
+            said = f"those of {str(theirs)[:NAME_SHOWN_MAX]}, not {ours}"
+            return [], f"No live figures: REFOLD_GATEWAY_LIVE_URL has {said}."
         return tiles(found["windows"], since_ms), SAID
     except UNREADABLE as error:
         return [], unread(error, live_url)
