@@ -40,9 +40,9 @@ class RegistryProxy:
         scheme = "http" if self.certificate is None else "https"
         return f"{scheme}://127.0.0.1:{self._port}{self.target.path}"
 
-    def listen(self) -> None:
-        """Take connections, on the port it had before."""
-        self.mode, self._let_go = PASS, threading.Event()
+    def listen(self, mode: str = PASS) -> None:
+        """Take connections, on the port it had before; the first request meets `mode` already."""
+        self.mode, self._let_go = mode, threading.Event()
         proxy = self
 
         class Handler(BaseHTTPRequestHandler):

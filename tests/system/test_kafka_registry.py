@@ -300,15 +300,13 @@ def test_commands_under_new_ids_wait_for_a_registry_that_refuses_stalls_and_fail
         until(lambda: "cannot be asked" in worker.said, "it says that the registry is away")
         seen = findings(refold, proxy.url, url)
         assert "registry unreachable" in seen["registry"]["said"]
-        proxy.listen()
-        proxy.mode = STALL
+        proxy.listen(STALL)
         asked = len(proxy.asked)
         asyncio.run(published(url, entries[20:40]))
         until(lambda: len(proxy.asked) > asked, "it asks again, and gets no answer")
         known_run("known-2")
         proxy.refuse()
-        proxy.listen()
-        proxy.mode = FAIL
+        proxy.listen(FAIL)
         asked = len(proxy.asked)
         asyncio.run(published(url, entries[40:]))
         until(lambda: len(proxy.asked) > asked, "it asks again, and gets errors")
