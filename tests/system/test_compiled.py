@@ -29,20 +29,28 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which(os.environ.get("CC", "cc")) is None:
         pytest.skip("there is no C compiler here: nobody compiles on this machine")
     made = tmp_path_factory.mktemp("compiled")
-    asked = {"HATCH_BUILD_HOOK_ENABLE_CUSTOM": "1", "REFOLD_COMPILE_LEVEL": "0"}
+    environment = {
+        **_environment(),
+        "HATCH_BUILD_HOOK_ENABLE_CUSTOM": "1",
+        "REFOLD_COMPILE_LEVEL": "0",
+    }
     quiet = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     wheel = [*quiet, "wheel", "--no-deps", "--no-build-isolation", "-w", str(made / "wheel")]
-    subprocess.run([*wheel, str(ROOT)], env={**os.environ, **asked}, check=True)
+    subprocess.run([*wheel, str(ROOT)], env=environment, check=True)
     (file,) = (made / "wheel").glob("*.whl")
     unpacked = made / "refold"
     subprocess.run([*quiet, "install", "--no-deps", "--target", unpacked, file], check=True)
     return unpacked
 
 
+def _environment() -> dict[str, str]:
+    """For a process of its own: without what the tests' runner and tracer keep for themselves."""
+    own = ("PYTEST_", "COVERAGE_", "COV_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(own)}
+
+
 def _run(compiled: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(compiled)}
-    for name in [name for name in environment if name.startswith(("PYTEST_", "COVERAGE_", "COV_"))]:
-        del environment[name]  # this process's own, not that one's
+    environment = {**_environment(), "PYTHONPATH": str(compiled)}
     return subprocess.run(
         [sys.executable, *words], env=environment, cwd=ROOT, capture_output=True, text=True
     )
