@@ -22,7 +22,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stubs fo
     ResourceType,
 )
 
-from refold.log import Entry, Topic, kafka, kafka_fetch, open_log, partition_for
+from refold.log import Entry, Topic, kafka_fetch, kafka_watch, open_log, partition_for
 from refold.log.kafka import KafkaLog
 from refold.log.kafka_access import Access
 from refold.log.kafka_settings import Cluster, TopicState, changes, problems, settings_of
@@ -193,7 +193,7 @@ def test_an_owner_notices_topics_that_are_not_what_they_were(
     what: str, make: MakeKafkaLog, admin: AdminClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their offsets may be as before: nothing that is read or appended tells it."""
-    monkeypatch.setattr(kafka, "TOPICS_LOOK_S", 0.05)
+    monkeypatch.setattr(kafka_watch, "TOPICS_LOOK_S", 0.05)
     name = f"{make.namespace}.commands"
 
     async def suggested(log: KafkaLog, times: int) -> None:

@@ -15,8 +15,10 @@ from refold.log import Topic
 from refold.log.kafka import KafkaLog
 from refold.log.kafka_fetch import Fetched, OutOfRange, Reader
 from refold.log.kafka_group import Coordinator, Member
+from refold.log.kafka_opening import Opening, Reached
 from refold.log.kafka_settings import Cluster, TopicState
 from refold.log.kafka_topics import Topics
+from refold.log.kafka_url import parse_url
 
 PLACE = TopicPartition("ns.events", 0)
 
@@ -158,13 +160,14 @@ def test_topics_that_a_process_left_half_made_get_the_count_of_those_that_are_th
             made.append(partition_count)
             return await self.describe()
 
-    class Unused(KafkaLog):
+    class Unused(Opening):
         """Nothing was written into them yet."""
 
-        async def _was_used(self, cluster: Cluster) -> bool:
+        async def _was_used(self, client: object, cluster: Cluster) -> bool:
             return False
 
-    asyncio.run(Unused(url)._topics(HalfMade(), create=True))
+    opening = Unused(parse_url(url), access=None, batch_size_max=1, request_timeout_ms=1)
+    asyncio.run(opening.find(Reached(None, {}, {}, HalfMade()), create=True))
     assert made == [count]
 
 
