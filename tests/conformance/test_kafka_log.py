@@ -455,6 +455,37 @@ def test_a_new_leader_that_is_behind_hides_nothing_that_was_acknowledged(
     asyncio.run(main())
 
 
+def test_a_broker_that_sends_nothing_of_what_it_has_ends_a_read(
+    make: MakeKafkaLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It names the end, and no error, and no records: as often as it is asked."""
+    monkeypatch.setattr(kafka_fetch, "RETRY_MS", 300)
+
+    async def main() -> None:
+        log = make()
+        await log.open(create=True)
+        await log.append(Topic.EVENTS, 0, entries(4))
+        client: Any = log._client
+        send = client.send
+
+        async def bare(node_id: int, request: object, **group: object) -> Any:
+            response = await send(node_id, request, **group)
+            if isinstance(request, FetchRequest):
+                [(topic, [answer])] = response.topics
+                response.topics = [(topic, [(*answer[:-1], b"")])]
+            return response
+
+        client.send = bare
+        with pytest.raises(LogUnavailable, match=r"events partition 0 ends at 4, .*from 1 on"):
+            async with asyncio.timeout(60):
+                await log.read(Topic.EVENTS, 0, 1)
+        client.send = send
+        assert len(await log.read(Topic.EVENTS, 0, 1)) == 3
+        await log.close()
+
+    asyncio.run(main())
+
+
 # ---- producers that are not ours
 
 

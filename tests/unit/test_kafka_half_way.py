@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from aiokafka.coordinator.protocol import ConsumerProtocol
-from aiokafka.errors import NodeNotReadyError
+from aiokafka.errors import NodeNotReadyError, NotLeaderForPartitionError
 from aiokafka.protocol.group import JoinGroupRequest, SyncGroupRequest
 from aiokafka.structs import TopicPartition
 
@@ -87,6 +87,29 @@ def test_a_poll_that_fails_tells_who_waits() -> None:
         reader.gone.set()
         with pytest.raises(NodeNotReadyError):
             await waiting
+
+    asyncio.run(main())
+
+
+class Moved(Reader):
+    """Its leader is another one, and no broker says which."""
+
+    def __init__(self) -> None:
+        super().__init__(SimpleNamespace(force_metadata_update=asyncio.Event().wait))
+
+    async def _fetch(
+        self, place: TopicPartition, offset: int, size_max: int, *, wait_ms: int = 0
+    ) -> Fetched:
+        raise NotLeaderForPartitionError
+
+
+def test_metadata_that_never_comes_does_not_hold_a_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("refold.log.kafka_fetch.RETRY_MS", 50)
+
+    async def main() -> None:
+        async with asyncio.timeout(10):
+            with pytest.raises(NotLeaderForPartitionError):
+                await Moved().read(PLACE, 0, 1)
 
     asyncio.run(main())
 

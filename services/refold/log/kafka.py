@@ -22,7 +22,7 @@ from refold.log.kafka_batches import (
     SenderClosed,
     build_batch,
 )
-from refold.log.kafka_fetch import OutOfRange, Reader
+from refold.log.kafka_fetch import OutOfRange, Reader, refreshed
 from refold.log.kafka_group import HAND_OVER_MS, SESSION_MS, Coordinator, Member
 from refold.log.kafka_opening import Opening, Reached, facts_of
 from refold.log.kafka_owners import Owners
@@ -224,7 +224,7 @@ class KafkaLog:
         deadline = loop.time() + APPEND_TIMEOUT_MS / 1000
         in_doubt = first if isinstance(first, MOVED) else None
         while True:
-            await self._client.force_metadata_update()
+            await refreshed(self._client, deadline)
             await asyncio.sleep(RETRY_PAUSE_S)
             try:
                 return await sender.send(place, batch)
