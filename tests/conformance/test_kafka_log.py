@@ -1,6 +1,7 @@
 """The log on Kafka against the suite on a real broker, and what is a matter of Kafka alone."""
 
 import asyncio
+import random
 import re
 import threading
 import time
@@ -22,11 +23,19 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stubs fo
     ResourceType,
 )
 
-from refold.log import Entry, Topic, kafka_fetch, kafka_watch, open_log, partition_for
+from refold.log import (
+    Entry,
+    Topic,
+    batch_size,
+    kafka_fetch,
+    kafka_watch,
+    open_log,
+    partition_for,
+)
 from refold.log.kafka import KafkaLog
 from refold.log.kafka_access import Access
 from refold.log.kafka_settings import Cluster, TopicState, changes, problems, settings_of
-from refold.log.kafka_topics import Topics
+from refold.log.kafka_topics import Topics, TopicsRefused
 from refold.testing.log_conformance import CHECKS, NEEDS, Check, LogConformance, MakeLog
 from refold_schemas.errors import (
     BatchTooLarge,
@@ -210,7 +219,7 @@ def test_an_owner_notices_topics_that_are_not_what_they_were(
             told = f"{name} has retention.ms=60000, not -1"
         elif what == "limit":
             alter(admin, name, max_message_bytes="3000")
-            told = "takes batches of 3000 bytes at most, it took 131072 when this process began"
+            told = "takes batches of 3000 bytes at most, not 65536 or more"
         else:
             for answer in admin.delete_topics([name]).values():
                 answer.result()
@@ -234,7 +243,7 @@ def test_a_broker_that_joins_a_small_cluster_stops_no_owner() -> None:
         for topic in Topic
     }
     assert problems("shop", Cluster(topics, 3))
-    assert changes("shop", ids, 1 << 20, Cluster(topics, 3)) == []
+    assert changes("shop", ids, Cluster(topics, 3)) == []
 
 
 def test_a_namespace_of_which_one_topic_is_missing_is_said(
@@ -399,11 +408,71 @@ def test_a_limit_that_was_lowered_meanwhile_refuses_the_batch_whole(
         await asyncio.sleep(0.2)  # described by one part of the broker, obeyed by another
         large = [Entry(b"run-1", uuid.uuid4().bytes * 500)]
         large += [Entry(b"run-1", uuid.uuid4().bytes) for _ in range(200)]
-        with pytest.raises(BatchTooLarge):
+        with pytest.raises(BatchTooLarge, match="at most 2000"):
             await log.append(Topic.EVENTS, 0, large)
         assert await log.bounds(Topic.EVENTS, 0) == (0, 0)
         assert (await log.append(Topic.EVENTS, 0, entries(2))).offset == 0
+        assert log.facts.batch_size_max == 2_000
         await log.close()
+
+    asyncio.run(main())
+
+
+def test_a_limit_that_nobody_tells_is_learnt_from_what_is_refused(
+    make: MakeKafkaLog, admin: AdminClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where brokers of one cluster have limits of their own, or another one poses as Kafka."""
+
+    async def refused(topics: Topics) -> Cluster:
+        raise TopicsRefused("nobody may ask")
+
+    async def main() -> None:
+        log = make()
+        await log.open(create=True)
+        for topic in (Topic.EVENTS, Topic.DEAD_LETTERS):
+            alter(admin, f"{make.namespace}.{topic.value}", max_message_bytes="2000")
+            await described(
+                make,
+                lambda found, topic=topic: (  # type: ignore[misc]
+                    found.topics[topic].settings["max.message.bytes"] == "2000"
+                ),
+            )
+        await asyncio.sleep(0.2)  # described by one part of the broker, obeyed by another
+        monkeypatch.setattr(Topics, "describe", refused)
+        batch = [Entry(b"run-1", random.Random(1).randbytes(60_000))]
+        with pytest.raises(BatchTooLarge):
+            await log.append(Topic.DEAD_LETTERS, 0, batch)
+        assert log.facts.batch_size_max == 128 * 1024, "copies for people lower nothing"
+        for _ in range(2):  # the first one is refused by the broker, the second one before that
+            with pytest.raises(BatchTooLarge) as why:
+                await log.append(Topic.EVENTS, 0, batch)
+            limit = log.facts.batch_size_max
+            assert 60_000 <= limit == why.value.size_max < batch_size(batch)
+        assert why.value.__cause__ is None, "what is known to be too large is not sent"
+        await log.close()
+
+    asyncio.run(main())
+
+
+def test_a_batch_is_no_larger_than_a_segment(make: MakeKafkaLog, admin: AdminClient) -> None:
+    async def main() -> None:
+        url = f"kafka://{make.broker.server}/{make.namespace}?partitions=1"
+        log = KafkaLog(url, access=Access(), batch_size_max=4 << 20)
+        await log.open(create=True)
+        assert log.facts.batch_size_max == 4 << 20
+        alter(admin, f"{make.namespace}.events", segment_bytes=str(1 << 20))
+        await described(
+            make, lambda found: found.topics[Topic.EVENTS].settings["segment.bytes"] == str(1 << 20)
+        )
+        await asyncio.sleep(0.2)  # described by one part of the broker, obeyed by another
+        large = [Entry(b"run-1", random.Random(1).randbytes(2 << 20))]
+        with pytest.raises(BatchTooLarge, match=f"at most {1 << 20}"):
+            await log.append(Topic.EVENTS, 0, large)
+        await log.close()
+        again = KafkaLog(url, access=Access(), batch_size_max=4 << 20)
+        await again.open(create=False)
+        assert again.facts.batch_size_max == 1 << 20
+        await again.close()
 
     asyncio.run(main())
 

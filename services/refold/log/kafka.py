@@ -6,6 +6,7 @@ Who owns a partition is no matter of this adapter: the consumer group only sugge
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from aiokafka import errors
@@ -26,7 +27,8 @@ from refold.log.kafka_fetch import OutOfRange, Reader, refreshed
 from refold.log.kafka_group import HAND_OVER_MS, SESSION_MS, Coordinator, Member
 from refold.log.kafka_opening import Opening, Reached, facts_of
 from refold.log.kafka_owners import Owners
-from refold.log.kafka_settings import topic_name
+from refold.log.kafka_settings import size_max_of, topic_name
+from refold.log.kafka_topics import TopicsRefused
 from refold.log.kafka_url import parse_url
 from refold.log.kafka_watch import Watch
 from refold.log.port import Ack, Entry, LogFacts, Record, Suggestion, Topic, Upgrade
@@ -97,7 +99,10 @@ class KafkaLog:
 
     @property
     def facts(self) -> LogFacts:
-        """Facts as the cluster described them; raises LogClosed before `open`."""
+        """Facts as the cluster described them when it was opened; raises LogClosed before `open`.
+
+        `batch_size_max` falls where a broker takes less than that.
+        """
         if self._facts is None:
             raise LogClosed(self.url)
         return self._facts
@@ -187,7 +192,7 @@ class KafkaLog:
         place = self._at(topic, partition)
         size_max = self.facts.batch_size_max
         size = check_batch(topic, partition, entries, size_max)
-        sender = self._sender
+        sender, watch = self._sender, self._watch
         assert sender is not None, "there is a sender while the handle is open"
         batch = build_batch(entries, size)
         try:
@@ -201,10 +206,9 @@ class KafkaLog:
         except (LogClosed, SenderClosed):
             reason = "the handle was closed"
         except (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError) as error:
-            # The topic's limit was lowered meanwhile, or that of the broker is lower yet.
-            self._watching().look_soon()
+            lowered = await self._lowered(topic, len(batch), watch)
             raise BatchTooLarge(
-                topic=topic.value, partition=partition, size=size, size_max=size_max
+                topic=topic.value, partition=partition, size=size, size_max=lowered
             ) from error
         except (*NOT_STORED, *REFUSED) as error:
             raise LogUnavailable(self.url, told(error), stored=False) from error
@@ -236,6 +240,26 @@ class KafkaLog:
                 if in_doubt is None or in_doubt is error:
                     raise
                 raise in_doubt from error
+
+    async def _lowered(self, topic: Topic, refused: int, watch: Watch | None) -> int:
+        """What a batch may have from now on, in bytes: a broker has refused one of `refused`.
+
+        As the topics say now, if that explains it: somebody has lowered it since they were opened.
+        Else a byte less: what brokers have beside their topics' limits they need not tell.
+        """
+        size_max = refused - 1
+        if topic is Topic.DEAD_LETTERS:
+            return size_max  # copies for people: the truth goes by the limits of its own topics
+        self._lower(size_max)
+        assert watch is not None, "the topics are watched while the handle is open"
+        with contextlib.suppress(TopicsRefused):
+            size_max = min(size_max, size_max_of(await watch.describe()))
+        self._lower(size_max)
+        return size_max
+
+    def _lower(self, size_max: int) -> None:
+        facts = self.facts
+        self._facts = replace(facts, batch_size_max=min(facts.batch_size_max, size_max))
 
     def idle_when(self, is_idle: Callable[[], bool]) -> None:
         """Nothing here holds a loop up."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from aiokafka.client import AIOKafkaClient
 
-from refold.log.kafka_settings import changes, topic_name
+from refold.log.kafka_settings import Cluster, changes, topic_name
 from refold.log.kafka_topics import Topics
 from refold.log.port import LogFacts, Topic
 from refold.log.routing import are_equal, told_counts
@@ -62,9 +62,9 @@ class Watch:
             known = f"there were {facts.partition_count} when this process opened it"
             raise PartitionsRaised(self._url, now_there, known)
 
-    def look_soon(self) -> None:
-        """A broker has said what does not fit what is known: look at the next check."""
-        self._topics_look_s = 0.0
+    async def describe(self) -> Cluster:
+        """The topics as they are now. Raises TopicsRefused."""
+        return await Topics(self._admin_settings, self._facts.namespace).describe()
 
     async def close(self) -> None:
         """End a look under way."""
@@ -93,6 +93,5 @@ class Watch:
 
     async def _changed(self) -> list[str]:
         facts = self._facts
-        topics = Topics(self._admin_settings, facts.namespace)
         ids = dict(zip(Topic, facts.topic_ids, strict=True))
-        return changes(facts.namespace, ids, facts.batch_size_max, await topics.describe())
+        return changes(facts.namespace, ids, await self.describe())
