@@ -1,6 +1,7 @@
 """The log on Kafka against the suite on a real broker, and what is a matter of Kafka alone."""
 
 import asyncio
+import random
 import re
 import threading
 import time
@@ -22,11 +23,19 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stubs fo
     ResourceType,
 )
 
-from refold.log import Entry, Topic, kafka, kafka_fetch, open_log, partition_for
+from refold.log import (
+    Entry,
+    Topic,
+    batch_size,
+    kafka_fetch,
+    kafka_watch,
+    open_log,
+    partition_for,
+)
 from refold.log.kafka import KafkaLog
 from refold.log.kafka_access import Access
 from refold.log.kafka_settings import Cluster, TopicState, changes, problems, settings_of
-from refold.log.kafka_topics import Topics
+from refold.log.kafka_topics import Topics, TopicsRefused
 from refold.testing.log_conformance import CHECKS, NEEDS, Check, LogConformance, MakeLog
 from refold_schemas.errors import (
     BatchTooLarge,
@@ -193,7 +202,7 @@ def test_an_owner_notices_topics_that_are_not_what_they_were(
     what: str, make: MakeKafkaLog, admin: AdminClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their offsets may be as before: nothing that is read or appended tells it."""
-    monkeypatch.setattr(kafka, "TOPICS_LOOK_S", 0.05)
+    monkeypatch.setattr(kafka_watch, "TOPICS_LOOK_S", 0.05)
     name = f"{make.namespace}.commands"
 
     async def suggested(log: KafkaLog, times: int) -> None:
@@ -210,7 +219,7 @@ def test_an_owner_notices_topics_that_are_not_what_they_were(
             told = f"{name} has retention.ms=60000, not -1"
         elif what == "limit":
             alter(admin, name, max_message_bytes="3000")
-            told = "takes batches of 3000 bytes at most, it took 131072 when this process began"
+            told = "takes batches of 3000 bytes at most, not 65536 or more"
         else:
             for answer in admin.delete_topics([name]).values():
                 answer.result()
@@ -234,7 +243,7 @@ def test_a_broker_that_joins_a_small_cluster_stops_no_owner() -> None:
         for topic in Topic
     }
     assert problems("shop", Cluster(topics, 3))
-    assert changes("shop", ids, 1 << 20, Cluster(topics, 3)) == []
+    assert changes("shop", ids, Cluster(topics, 3)) == []
 
 
 def test_a_namespace_of_which_one_topic_is_missing_is_said(
@@ -399,11 +408,71 @@ def test_a_limit_that_was_lowered_meanwhile_refuses_the_batch_whole(
         await asyncio.sleep(0.2)  # described by one part of the broker, obeyed by another
         large = [Entry(b"run-1", uuid.uuid4().bytes * 500)]
         large += [Entry(b"run-1", uuid.uuid4().bytes) for _ in range(200)]
-        with pytest.raises(BatchTooLarge):
+        with pytest.raises(BatchTooLarge, match="at most 2000"):
             await log.append(Topic.EVENTS, 0, large)
         assert await log.bounds(Topic.EVENTS, 0) == (0, 0)
         assert (await log.append(Topic.EVENTS, 0, entries(2))).offset == 0
+        assert log.facts.batch_size_max == 2_000
         await log.close()
+
+    asyncio.run(main())
+
+
+def test_a_limit_that_nobody_tells_is_learnt_from_what_is_refused(
+    make: MakeKafkaLog, admin: AdminClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where brokers of one cluster have limits of their own, or another one poses as Kafka."""
+
+    async def refused(topics: Topics) -> Cluster:
+        raise TopicsRefused("nobody may ask")
+
+    async def main() -> None:
+        log = make()
+        await log.open(create=True)
+        for topic in (Topic.EVENTS, Topic.DEAD_LETTERS):
+            alter(admin, f"{make.namespace}.{topic.value}", max_message_bytes="2000")
+            await described(
+                make,
+                lambda found, topic=topic: (  # type: ignore[misc]
+                    found.topics[topic].settings["max.message.bytes"] == "2000"
+                ),
+            )
+        await asyncio.sleep(0.2)  # described by one part of the broker, obeyed by another
+        monkeypatch.setattr(Topics, "describe", refused)
+        batch = [Entry(b"run-1", random.Random(1).randbytes(60_000))]
+        with pytest.raises(BatchTooLarge):
+            await log.append(Topic.DEAD_LETTERS, 0, batch)
+        assert log.facts.batch_size_max == 128 * 1024, "copies for people lower nothing"
+        for _ in range(2):  # the first one is refused by the broker, the second one before that
+            with pytest.raises(BatchTooLarge) as why:
+                await log.append(Topic.EVENTS, 0, batch)
+            limit = log.facts.batch_size_max
+            assert 60_000 <= limit == why.value.size_max < batch_size(batch)
+        assert why.value.__cause__ is None, "what is known to be too large is not sent"
+        await log.close()
+
+    asyncio.run(main())
+
+
+def test_a_batch_is_no_larger_than_a_segment(make: MakeKafkaLog, admin: AdminClient) -> None:
+    async def main() -> None:
+        url = f"kafka://{make.broker.server}/{make.namespace}?partitions=1"
+        log = KafkaLog(url, access=Access(), batch_size_max=4 << 20)
+        await log.open(create=True)
+        assert log.facts.batch_size_max == 4 << 20
+        alter(admin, f"{make.namespace}.events", segment_bytes=str(1 << 20))
+        await described(
+            make, lambda found: found.topics[Topic.EVENTS].settings["segment.bytes"] == str(1 << 20)
+        )
+        await asyncio.sleep(0.2)  # described by one part of the broker, obeyed by another
+        large = [Entry(b"run-1", random.Random(1).randbytes(2 << 20))]
+        with pytest.raises(BatchTooLarge, match=f"at most {1 << 20}"):
+            await log.append(Topic.EVENTS, 0, large)
+        await log.close()
+        again = KafkaLog(url, access=Access(), batch_size_max=4 << 20)
+        await again.open(create=False)
+        assert again.facts.batch_size_max == 1 << 20
+        await again.close()
 
     asyncio.run(main())
 
@@ -450,6 +519,37 @@ def test_a_new_leader_that_is_behind_hides_nothing_that_was_acknowledged(
         client.send = behind
         assert await log.wait(Topic.EVENTS, 0, 3, timeout_ms=1_000)
         assert client.send is send
+        await log.close()
+
+    asyncio.run(main())
+
+
+def test_a_broker_that_sends_nothing_of_what_it_has_ends_a_read(
+    make: MakeKafkaLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It names the end, and no error, and no records: as often as it is asked."""
+    monkeypatch.setattr(kafka_fetch, "RETRY_MS", 300)
+
+    async def main() -> None:
+        log = make()
+        await log.open(create=True)
+        await log.append(Topic.EVENTS, 0, entries(4))
+        client: Any = log._client
+        send = client.send
+
+        async def bare(node_id: int, request: object, **group: object) -> Any:
+            response = await send(node_id, request, **group)
+            if isinstance(request, FetchRequest):
+                [(topic, [answer])] = response.topics
+                response.topics = [(topic, [(*answer[:-1], b"")])]
+            return response
+
+        client.send = bare
+        with pytest.raises(LogUnavailable, match=r"events partition 0 ends at 4, .*from 1 on"):
+            async with asyncio.timeout(60):
+                await log.read(Topic.EVENTS, 0, 1)
+        client.send = send
+        assert len(await log.read(Topic.EVENTS, 0, 1)) == 3
         await log.close()
 
     asyncio.run(main())

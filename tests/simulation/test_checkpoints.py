@@ -20,6 +20,7 @@ from refold.engine.settings import WorkerSettings
 from refold.engine.stored import LABELS_MAX, Kept
 from refold.log.memory import MemoryBroker, MemoryLog
 from refold.log.port import Entry, Record, Topic
+from refold.log.sizes import batch_size
 from refold_projections.fold import (
     PartitionFold,
     RunStates,
@@ -65,8 +66,9 @@ class Stage:
     `fail_at`: which of the next appends to the snapshots fail, and whether it was stored.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, batch_size_max: int = 4 * MEGABYTE) -> None:
         self.broker = MemoryBroker("t", now_ms=lambda: 0)
+        self.broker.batch_size_max = batch_size_max
         self.broker.exists = True
         self.log = MemoryLog("memory://t", broker=self.broker)
         through(self.log.open(create=False))
@@ -95,7 +97,7 @@ class Stage:
             CODEC,
             clock,
             epoch=self.epoch,
-            batch_size_max=4 * MEGABYTE,
+            batch_size_max=self.broker.batch_size_max,
             limits=WorkerSettings(),
             on_timer=lambda run_id, event: None,
             on_change=lambda run_id: None,
@@ -110,7 +112,7 @@ class Stage:
             restored.kept,
             restored.base,
             self._append,
-            batch_size_max=4 * MEGABYTE,
+            batch_size_max=self.broker.batch_size_max,
         )
 
     def start(self, run_id: str) -> None:
@@ -238,6 +240,20 @@ def test_what_was_folded_without_a_snapshot_is_told_apart_from_what_has_one() ->
     stage.checkpoint()
     stage.event("run-1", RunCompleted(encode_value(2)))
     assert list(stage.taken_over()[1].touched) == ["run-1"]
+
+
+def test_snapshots_go_into_the_batches_that_the_log_takes() -> None:
+    """And so do the keys that are deleted: of many small ones most of it is not key and value."""
+    stage = Stage(batch_size_max=16_000)
+    stage.start("large")
+    stage.step("large", 15_000)
+    for _ in range(2):
+        for number in range(300):
+            stage.start(f"run-{number}")
+        stage.step("large", 15_000)
+        stage.checkpoint()
+        assert stage.check() == len(stage.events())
+        assert max(map(batch_size, stage.appends)) <= 16_000
 
 
 def test_a_snapshot_that_nobody_can_read_is_not_passed_over() -> None:

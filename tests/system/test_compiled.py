@@ -116,6 +116,17 @@ def test_every_module_that_is_named_is_machine_code_and_the_version_says_so(comp
     assert "compiled" not in plain.stdout, "the tests themselves run on plain Python"
 
 
+def test_the_version_says_so_only_if_nothing_of_it_is_missing(compiled: Path) -> None:
+    one = compiled / "refold" / "engine" / f"tail{EXTENSION_SUFFIXES[0]}"
+    aside = one.rename(one.with_suffix(".aside"))
+    try:
+        said = _run(compiled, "-m", "refold_tools.cli", "--version")
+    finally:
+        aside.rename(one)
+    assert said.returncode == 0, said
+    assert "compiled" not in said.stdout
+
+
 def test_it_keeps_what_plain_python_keeps(compiled: Path) -> None:
     done = _run(compiled, "-m", "pytest", "-q", "-p", "no:cacheprovider", *HELD_TO)
     assert done.returncode == 0, done.stdout[-5_000:] + done.stderr[-2_000:]

@@ -1,6 +1,7 @@
 """What a worker makes of a broker's answers that are none, and of a log that was cut (F17, F19)."""
 
 import asyncio
+import random
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,8 +12,15 @@ from typing import Any
 import pytest
 from aiokafka import errors
 from aiokafka.structs import TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stubs forget to export
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
-from refold import App, Client, Effect, Policy
+from refold import App, Client, Effect, Policy, RunFailedError
 from refold.engine.ending import LogWasCut
 from refold.log import Ack, Topic
 from refold.worker import Worker, WorkerEvent, WorkerSettings
@@ -152,6 +160,49 @@ def test_an_answer_that_is_none_ends_the_claim_and_is_said_once_f17(
     assert set(shop.done.values()) == {1}, "no intent was acknowledged before: none acted twice"
 
 
+def test_a_limit_below_what_the_topics_said_costs_a_claim_and_is_said_once(
+    make: MakeKafkaLog, own_broker: Broker
+) -> None:
+    """What is over it is refused by itself from then on; the rest of the partition goes on."""
+    said: list[WorkerEvent] = []
+    shop = Shop()
+    calls: list[str] = []
+
+    @shop.app.step(policy=Policy.KEYED, key_ttl=None)
+    async def fetch(fx: Effect, size: int) -> str:
+        calls.append(fx.key)
+        return random.Random(size).randbytes(size).hex()
+
+    @shop.app.run("reading")
+    async def reading(ctx: Any, size: int) -> int:
+        return len(await ctx.step(fetch, size))
+
+    async def main() -> None:
+        async with (
+            asyncio.timeout(WITHIN_S),
+            working(make, shop.app, said) as (worker, _),
+            Client(worker.log) as client,
+        ):
+            await (await client.start("reading", 60_000, run_id="before")).result()
+            limit = 1 << 16
+            lower(own_broker, f"{make.namespace}.events", limit)
+            await asyncio.sleep(1)  # a broker obeys what it was told a moment later
+            for number, told in enumerate(("could not be stored", "65,536 fit into a batch"), 1):
+                run = await client.start("reading", 60_000 + number, run_id=f"large-{number}")
+                with pytest.raises(RunFailedError, match=told):
+                    await run.result()
+            for number in range(3):
+                await (await client.start("order", number, run_id=f"order-{number}")).result()
+            assert worker.log.facts.batch_size_max == limit
+
+    asyncio.run(main())
+    ends = [event.text for event in said if event.kind == "ended_claim"]
+    assert len(ends) == 1, ends
+    assert "the log takes at most 65536" in ends[0]
+    assert len(shop.done) == 3
+    assert len(set(calls)) == 3
+
+
 def test_an_owner_does_not_go_on_with_a_log_that_was_cut_f19(
     make: MakeKafkaLog, own_broker: Broker
 ) -> None:
@@ -204,6 +255,17 @@ def test_workers_that_are_pid_1_of_one_host_name_share_the_partitions(
             )
 
     asyncio.run(main())
+
+
+def lower(broker: Broker, topic: str, size_max: int) -> None:
+    """Have the topic take no batch that is larger."""
+    admin = AdminClient({"bootstrap.servers": broker.server, "log_level": 0})
+    setting = ConfigEntry(
+        "max.message.bytes", str(size_max), incremental_operation=AlterConfigOpType.SET
+    )
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[setting])
+    for answer in admin.incremental_alter_configs([resource]).values():
+        answer.result()
 
 
 def cut(broker: Broker, namespace: str) -> None:

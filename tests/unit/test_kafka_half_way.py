@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from aiokafka.coordinator.protocol import ConsumerProtocol
-from aiokafka.errors import NodeNotReadyError
+from aiokafka.errors import NodeNotReadyError, NotLeaderForPartitionError
 from aiokafka.protocol.group import JoinGroupRequest, SyncGroupRequest
 from aiokafka.structs import TopicPartition
 
@@ -15,8 +15,10 @@ from refold.log import Topic
 from refold.log.kafka import KafkaLog
 from refold.log.kafka_fetch import Fetched, OutOfRange, Reader
 from refold.log.kafka_group import Coordinator, Member
+from refold.log.kafka_opening import Opening, Reached
 from refold.log.kafka_settings import Cluster, TopicState
 from refold.log.kafka_topics import Topics
+from refold.log.kafka_url import parse_url
 
 PLACE = TopicPartition("ns.events", 0)
 
@@ -85,6 +87,29 @@ def test_a_poll_that_fails_tells_who_waits() -> None:
         reader.gone.set()
         with pytest.raises(NodeNotReadyError):
             await waiting
+
+    asyncio.run(main())
+
+
+class Moved(Reader):
+    """Its leader is another one, and no broker says which."""
+
+    def __init__(self) -> None:
+        super().__init__(SimpleNamespace(force_metadata_update=asyncio.Event().wait))
+
+    async def _fetch(
+        self, place: TopicPartition, offset: int, size_max: int, *, wait_ms: int = 0
+    ) -> Fetched:
+        raise NotLeaderForPartitionError
+
+
+def test_metadata_that_never_comes_does_not_hold_a_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("refold.log.kafka_fetch.RETRY_MS", 50)
+
+    async def main() -> None:
+        async with asyncio.timeout(10):
+            with pytest.raises(NotLeaderForPartitionError):
+                await Moved().read(PLACE, 0, 1)
 
     asyncio.run(main())
 
@@ -158,13 +183,14 @@ def test_topics_that_a_process_left_half_made_get_the_count_of_those_that_are_th
             made.append(partition_count)
             return await self.describe()
 
-    class Unused(KafkaLog):
+    class Unused(Opening):
         """Nothing was written into them yet."""
 
-        async def _was_used(self, cluster: Cluster) -> bool:
+        async def _was_used(self, client: object, cluster: Cluster) -> bool:
             return False
 
-    asyncio.run(Unused(url)._topics(HalfMade(), create=True))
+    opening = Unused(parse_url(url), access=None, batch_size_max=1, request_timeout_ms=1)
+    asyncio.run(opening.find(Reached(None, {}, {}, HalfMade()), create=True))
     assert made == [count]
 
 

@@ -12,6 +12,7 @@ from refold.engine.bases import Base, checkpoint_of
 from refold.engine.books import Books
 from refold.engine.stored import LARGE_BYTES, PART_BYTES, Kept, Large, entries_of
 from refold.log.port import Entry, Topic
+from refold.log.sizes import BATCH_OVERHEAD, entry_size
 from refold_projections.fold import Mark, RunState, snapshot_pieces
 from refold_schemas.codec import Codec
 from refold_schemas.errors import AppendUnknown
@@ -24,7 +25,6 @@ REDO_EVENTS_MAX: Final = 100_000
 YIELD_BYTES: Final = 32 * 1024
 YIELD_RUNS: Final = 50
 """After so much encoding others of the loop have their turn."""
-TOMBSTONES_MAX: Final = 1_000
 ROOM_BYTES: Final = 2 * 1024
 """More than key, frame and names of a part take in its batch."""
 
@@ -42,6 +42,29 @@ class _Unsaved(NamedTuple):
     packed: bytes | None
     state: RunState | None
     mark: Mark
+
+
+class _Batches:
+    """Appends entries in their order, in batches of at most `size_max` bytes as the log counts."""
+
+    def __init__(self, append: Callable[[list[Entry]], Awaitable[None]], size_max: int) -> None:
+        self._append, self._size_max = append, size_max
+        self._waiting: list[Entry] = []
+        self._size = BATCH_OVERHEAD
+
+    async def add(self, entry: Entry) -> None:
+        """Gather it; what does not fit beside it is appended first."""
+        size = entry_size(entry)
+        if self._waiting and self._size + size > self._size_max:
+            await self.end()
+        self._waiting.append(entry)
+        self._size += size
+
+    async def end(self) -> None:
+        """Append what is left."""
+        batch, self._waiting, self._size = self._waiting, [], BATCH_OVERHEAD
+        if batch:
+            await self._append(batch)
 
 
 class Keeper:
@@ -67,6 +90,7 @@ class Keeper:
         self._kept, self._append_to_log = kept, append
         self._covered = base
         self._holds: dict[str, Base] = {}
+        self._batch_bytes = min(BATCH_BYTES, batch_size_max)
         self._part_bytes = max(1, min(PART_BYTES, batch_size_max - ROOM_BYTES))
         self._lock = asyncio.Lock()
         self._encoded = 0
@@ -119,8 +143,10 @@ class Keeper:
 
     async def delete(self, keys: list[bytes]) -> None:
         """Delete keys that are not needed any more. Raises what `append` raises."""
-        for at in range(0, len(keys), TOMBSTONES_MAX):
-            await self._append([Entry(key, None) for key in keys[at : at + TOMBSTONES_MAX]])
+        batches = _Batches(self._append, self._batch_bytes)
+        for key in keys:
+            await batches.add(Entry(key, None))
+        await batches.end()
 
     async def _append(self, entries: list[Entry]) -> None:
         """Append, and see that what stood before still stands. Raises SnapshotsGone."""
@@ -173,8 +199,7 @@ class Keeper:
         tried: list[tuple[str, int]],
         large: dict[str, Large],
     ) -> None:
-        batch: list[Entry] = []
-        size = 0
+        batches = _Batches(self._append, self._batch_bytes)
         for at, (run_id, packed, state, mark) in enumerate(unsaved):
             if at % YIELD_RUNS == YIELD_RUNS - 1:
                 await self._yield()
@@ -185,14 +210,8 @@ class Keeper:
             if len(packed) >= LARGE_BYTES:
                 large[run_id] = Large(len(packed), None if state is None else state.byte_count)
             for entry in entries_of(self._codec, run_id, packed, label, self._part_bytes):
-                length = len(entry.key or b"") + len(entry.value or b"")
-                if batch and size + length > BATCH_BYTES:
-                    await self._append(batch)
-                    batch, size = [], 0
-                batch.append(entry)
-                size += length
-        if batch:
-            await self._append(batch)
+                await batches.add(entry)
+        await batches.end()
 
     async def _encode(self, state: RunState, mark: Mark) -> bytes:
         pieces: list[bytes] = []

@@ -17,7 +17,7 @@ from refold.engine.log_clock import LogClock
 from refold.log.port import Entry, Log, Record, Topic
 from refold_projections.fold import NO_CLAIM, Position, Verdict, judge
 from refold_schemas.codec import RecordHeader
-from refold_schemas.errors import HeaderUnreadable, RefoldError, SchemaUnavailable
+from refold_schemas.errors import BatchTooLarge, HeaderUnreadable, RefoldError, SchemaUnavailable
 from refold_schemas.values import line_of
 
 
@@ -202,6 +202,13 @@ class Tail:
                 raise
             told = f"no acknowledgement within {self.timeout_ms / 1000:g} s"
             raise ClaimUnknown(self.partition, told) from None
+        except BatchTooLarge as refused:
+            raise ClaimEnded(
+                f"partition {self.partition}: the log takes less than it said: {refused.message}",
+                kept="every acknowledged event; nothing of that batch was stored",
+                next="nothing: the worker claims again and goes by this limit, and what is over it "
+                "is refused by itself (R310 says how to raise it)",
+            ) from refused
         except Exception as error:  # whatever it was: the batch may be stored, now or later
             raise ClaimUnknown(self.partition, f"{type(error).__name__}: {error}") from error
         finally:

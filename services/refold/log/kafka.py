@@ -5,8 +5,7 @@ Who owns a partition is no matter of this adapter: the consumer group only sugge
 
 import asyncio
 import contextlib
-import ssl
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -14,7 +13,7 @@ from aiokafka import errors
 from aiokafka.client import AIOKafkaClient
 from aiokafka.structs import TopicPartition
 
-from refold.log.kafka_access import Access, access_from_settings, connect, told
+from refold.log.kafka_access import Access, told
 from refold.log.kafka_batches import (
     AGAIN,
     MOVED,
@@ -24,49 +23,32 @@ from refold.log.kafka_batches import (
     SenderClosed,
     build_batch,
 )
-from refold.log.kafka_fetch import OutOfRange, Reader
+from refold.log.kafka_fetch import OutOfRange, Reader, refreshed
 from refold.log.kafka_group import HAND_OVER_MS, SESSION_MS, Coordinator, Member
+from refold.log.kafka_opening import Opening, Reached, facts_of
 from refold.log.kafka_owners import Owners
-from refold.log.kafka_settings import (
-    Cluster,
-    changes,
-    plan,
-    problems,
-    size_max_of,
-    telling,
-    topic_name,
-)
-from refold.log.kafka_topics import Topics, TopicsRefused
-from refold.log.kafka_url import PARTITION_COUNT_DEFAULT, parse_url
+from refold.log.kafka_settings import size_max_of, topic_name
+from refold.log.kafka_topics import TopicsRefused
+from refold.log.kafka_url import parse_url
+from refold.log.kafka_watch import Watch
 from refold.log.port import Ack, Entry, LogFacts, Record, Suggestion, Topic, Upgrade
-from refold.log.routing import are_equal, told_counts
 from refold.log.sizes import BATCH_SIZE_MAX, check_batch
 from refold_schemas.errors.log import (
     AppendUnknown,
     BatchTooLarge,
     LogClosed,
-    LogMissing,
     LogUnavailable,
-    LogUnsafe,
-    LogUrlInvalid,
-    NotUpgradable,
     OffsetOutOfRange,
     PartitionMissing,
-    PartitionsRaised,
 )
 
 RETRY_PAUSE_S = 0.05
 REQUEST_TIMEOUT_MS = 30_000
 """How long one request may be without an answer; a JoinGroup waits for the other members."""
-COUNTS_LOOK_S = 5.0
-"""How often an owner looks whether somebody has raised a partition count."""
-TOPICS_LOOK_S = 30.0
-"""How often an owner looks whether the topics are those that it opened, and still keep all."""
 APPEND_TIMEOUT_MS = 8_000
 """How long an append looks for a leader with replicas enough before it says that there is none."""
 
 Answer = TypeVar("Answer")
-_COPIES = Topic.DEAD_LETTERS
 _ERRORS = (errors.KafkaError, OSError, TimeoutError)
 
 
@@ -88,12 +70,15 @@ class KafkaLog:
         request_timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> None:
         self._place = parse_url(url)
-        self._access = access
-        self._batch_size_max = batch_size_max
+        self._opening = Opening(
+            self._place,
+            access=access,
+            batch_size_max=batch_size_max,
+            request_timeout_ms=request_timeout_ms,
+        )
         self._session_ms, self._hand_over_ms = session_ms, hand_over_ms
         self._request_timeout_ms = request_timeout_ms
         self._settings: dict[str, Any] = {}
-        self._admin_settings: dict[str, Any] = {}
         self._group = f"{self._place.namespace}.owners"
         self._facts: LogFacts | None = None
         self._places: dict[tuple[Topic, int], TopicPartition] = {}
@@ -101,13 +86,11 @@ class KafkaLog:
         self._reader: Reader | None = None
         self._sender: Sender | None = None
         self._coordinator: Coordinator | None = None
+        self._watch: Watch | None = None
         self._owners: Owners | None = None
         self._readers: dict[str, Owners] = {}
         self._open = False
         self._closing: asyncio.Future[None] | None = None
-        self._counts_look_s = 0.0
-        self._topics_look_s = 0.0
-        self._looking: asyncio.Task[list[str]] | None = None
 
     @property
     def url(self) -> str:
@@ -116,7 +99,10 @@ class KafkaLog:
 
     @property
     def facts(self) -> LogFacts:
-        """Facts as the cluster described them; raises LogClosed before `open`."""
+        """Facts as the cluster described them when it was opened; raises LogClosed before `open`.
+
+        `batch_size_max` falls where a broker takes less than that.
+        """
         if self._facts is None:
             raise LogClosed(self.url)
         return self._facts
@@ -131,12 +117,12 @@ class KafkaLog:
         (LogMissing). Topics whose settings cannot hold the promises may be read, but not owned: see
         `facts.unsafe`.
         """
-        async with self._reached() as (settings, topics):
-            cluster, made = await self._topics(topics, create=create)
-            self._learn(cluster)
-            await self._start(settings)
-        self._topics_look_s = asyncio.get_running_loop().time() + TOPICS_LOOK_S
-        self._open = True
+        async with self._opening.reached() as reached:
+            cluster, made = await self._opening.find(reached, create=create)
+            facts = facts_of(self._place, cluster)
+            names = [topic_name(facts.namespace, topic) for topic in Topic]
+            await reached.client.set_topics(names)
+            self._start(reached, facts)
         return made
 
     async def upgrade(self, *, dry_run: bool) -> Upgrade:
@@ -144,123 +130,22 @@ class KafkaLog:
 
         Raises NotUpgradable where commands or events are missing: no empty topic replaces them.
         """
-        async with self._reached() as (_, topics):
-            cluster = await topics.describe()
-            missing = [topic for topic in Topic if topic not in cluster.topics]
-            if len(missing) == len(Topic):
-                raise LogMissing(self.url, f"it has no namespace {self._place.namespace!r}")
-            lost = [topic for topic in missing if topic in (Topic.COMMANDS, Topic.EVENTS)]
-            if lost:
-                names = ", ".join(topic_name(self._place.namespace, topic) for topic in lost)
-                raise NotUpgradable(self.url, f"there is no topic {names}")
-            wanted = plan(self._place.namespace, cluster)
-            if not dry_run:
-                await topics.carry_out(wanted, self._batch_size_max)
-        await self._give_back()
-        return Upgrade(wanted.said, wanted.left)
+        return await self._opening.upgrade(dry_run=dry_run)
 
-    @contextlib.asynccontextmanager
-    async def _reached(self) -> AsyncIterator[tuple[dict[str, Any], Topics]]:
-        """A connection, the settings for more of them, and the topics. Raises LogUnavailable."""
-        access = access_from_settings() if self._access is None else self._access
-        try:
-            settings = access.of_aiokafka(self._place.servers)
-        except (OSError, ssl.SSLError) as error:
-            raise LogUnavailable(
-                self.url,
-                f"the CA certificates in {access.cafile} cannot be read: {told(error)}",
-                next="correct REFOLD_KAFKA_CAFILE",
-            ) from error
-        settings["request_timeout_ms"] = self._request_timeout_ms
-        try:
-            # First of all a connection: it says in a moment whether there is a broker.
-            self._client = await connect(settings)
-            self._admin_settings = access.of_librdkafka(self._place.servers)
-            yield settings, Topics(self._admin_settings, self._place.namespace)
-        except BaseException as error:
-            await self._give_back()
-            if isinstance(error, (*_ERRORS, TopicsRefused, ValueError)):
-                reason = str(error) if isinstance(error, TopicsRefused) else told(error)
-                raise LogUnavailable(
-                    self.url,
-                    reason,
-                    next="check that the brokers run and that REFOLD_KAFKA_* fit them, "
-                    "then start again; refold goes on from the log",
-                ) from error
-            raise
-
-    async def _topics(self, topics: Topics, *, create: bool) -> tuple[Cluster, bool]:
-        cluster = await topics.describe()
-        missing = [topic for topic in Topic if topic not in cluster.topics]
-        if not missing:
-            return cluster, False
-        names = ", ".join(topic_name(self._place.namespace, topic) for topic in missing)
-        if not create:
-            if len(missing) == len(Topic):
-                raise LogMissing(self.url, f"it has no namespace {self._place.namespace!r}")
-            raise LogMissing(self.url, f"there is no topic {names}")
-        lost = [topic for topic in missing if topic in (Topic.COMMANDS, Topic.EVENTS)]
-        if lost and await self._was_used(cluster):
-            names = ", ".join(topic_name(self._place.namespace, topic) for topic in lost)
-            raise LogMissing(
-                self.url,
-                f"there is no topic {names}, and other topics of it hold records: an empty one in "
-                "its place would have every command done again",
-                next="find out who deleted it; a log that lost records is a matter of "
-                "docs/errors/R013.md",
-            )
-        # Of those that are there one says how many: a process may have died while it made them.
-        made = [one.partition_count for t, one in cluster.topics.items() if t is not _COPIES]
-        count = max(made, default=self._place.partition_count or PARTITION_COUNT_DEFAULT)
-        return await topics.make(count, self._batch_size_max), True
-
-    async def _was_used(self, cluster: Cluster) -> bool:
-        """Whether anything was ever written into the topics that are there."""
-        assert self._client is not None
-        names = [topic_name(self._place.namespace, topic) for topic in cluster.topics]
-        await self._client.set_topics(names)
-        reader = Reader(self._client)
-        for name, state in zip(names, cluster.topics.values(), strict=True):
-            for partition in range(state.partition_count):
-                _, end = await reader.bounds(TopicPartition(name, partition))
-                if end:
-                    return True
-        return False
-
-    def _learn(self, cluster: Cluster) -> None:
-        counts = tuple(cluster.topics[topic].partition_count for topic in Topic)
-        # Of counts that differ the least is what every topic has; nobody owns such a log.
-        count = min(n for n, topic in zip(counts, Topic, strict=True) if topic is not _COPIES)
-        asked = self._place.partition_count
-        if asked is not None and asked != count:
-            raise LogUrlInvalid(
-                self.url,
-                f"it asks for {asked} partitions, the topics have {count}; leave ?partitions out, "
-                "it counts only when a namespace is made",
-            )
-        name = self._place.namespace
-        size_max = size_max_of(cluster)
-        ids = tuple(cluster.topics[topic].topic_id for topic in Topic)
-        unsafe = tuple(problems(name, cluster))
-        settings = tuple(telling(topic, cluster.topics[topic]) for topic in Topic)
-        self._facts = LogFacts(
-            name, count, ids, size_max, counts, unsafe, settings, cluster.broker_count
-        )
+    def _start(self, reached: Reached, facts: LogFacts) -> None:
+        client = self._client = reached.client
+        self._facts, self._settings = facts, reached.settings
         self._places = {
-            (topic, partition): TopicPartition(topic_name(name, topic), partition)
-            for topic in Topic
-            for partition in range(cluster.topics[topic].partition_count)
+            (topic, partition): TopicPartition(topic_name(facts.namespace, topic), partition)
+            for topic, count in zip(Topic, facts.partition_counts, strict=True)
+            for partition in range(count)
         }
-
-    async def _start(self, settings: dict[str, Any]) -> None:
-        assert self._client is not None
-        names = [topic_name(self._place.namespace, topic) for topic in Topic]
-        await self._client.set_topics(names)
-        self._reader = Reader(self._client)
-        self._settings = settings
-        self._coordinator = Coordinator(self._client, self._group)
-        self._sender = Sender(self._client, self._request_timeout_ms)
+        self._reader = Reader(client)
+        self._coordinator = Coordinator(client, self._group)
+        self._sender = Sender(client, self._request_timeout_ms)
+        self._watch = Watch(self.url, facts, client, reached.admin_settings)
         self._closing = asyncio.get_running_loop().create_future()
+        self._open = True
 
     async def close(self) -> None:
         """Leave the group and close all connections. Appends under way end as unknown."""
@@ -287,13 +172,13 @@ class KafkaLog:
                 closing.push_async_callback(self._sender.close)
             if self._reader is not None:
                 closing.push_async_callback(self._reader.close)
-            if self._looking is not None:
-                closing.push_async_callback(_end_look, self._looking)
+            if self._watch is not None:
+                closing.push_async_callback(self._watch.close)
             for readers in self._readers.values():
                 closing.push_async_callback(readers.close, leave=leave)
             if self._owners is not None:
                 closing.push_async_callback(self._owners.close, leave=leave)
-            self._looking = self._owners = None
+            self._watch = self._owners = None
             self._readers = {}
         self._client = self._sender = None
 
@@ -307,7 +192,7 @@ class KafkaLog:
         place = self._at(topic, partition)
         size_max = self.facts.batch_size_max
         size = check_batch(topic, partition, entries, size_max)
-        sender = self._sender
+        sender, watch = self._sender, self._watch
         assert sender is not None, "there is a sender while the handle is open"
         batch = build_batch(entries, size)
         try:
@@ -321,10 +206,9 @@ class KafkaLog:
         except (LogClosed, SenderClosed):
             reason = "the handle was closed"
         except (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError) as error:
-            # The topic's limit was lowered meanwhile, or that of the broker is lower yet.
-            self._topics_look_s = 0.0
+            lowered = await self._lowered(topic, len(batch), watch)
             raise BatchTooLarge(
-                topic=topic.value, partition=partition, size=size, size_max=size_max
+                topic=topic.value, partition=partition, size=size, size_max=lowered
             ) from error
         except (*NOT_STORED, *REFUSED) as error:
             raise LogUnavailable(self.url, told(error), stored=False) from error
@@ -344,7 +228,7 @@ class KafkaLog:
         deadline = loop.time() + APPEND_TIMEOUT_MS / 1000
         in_doubt = first if isinstance(first, MOVED) else None
         while True:
-            await self._client.force_metadata_update()
+            await refreshed(self._client, deadline)
             await asyncio.sleep(RETRY_PAUSE_S)
             try:
                 return await sender.send(place, batch)
@@ -356,6 +240,26 @@ class KafkaLog:
                 if in_doubt is None or in_doubt is error:
                     raise
                 raise in_doubt from error
+
+    async def _lowered(self, topic: Topic, refused: int, watch: Watch | None) -> int:
+        """What a batch may have from now on, in bytes: a broker has refused one of `refused`.
+
+        As the topics say now, if that explains it: somebody has lowered it since they were opened.
+        Else a byte less: what brokers have beside their topics' limits they need not tell.
+        """
+        size_max = refused - 1
+        if topic is Topic.DEAD_LETTERS:
+            return size_max  # copies for people: the truth goes by the limits of its own topics
+        self._lower(size_max)
+        assert watch is not None, "the topics are watched while the handle is open"
+        with contextlib.suppress(TopicsRefused):
+            size_max = min(size_max, size_max_of(await watch.describe()))
+        self._lower(size_max)
+        return size_max
+
+    def _lower(self, size_max: int) -> None:
+        facts = self.facts
+        self._facts = replace(facts, batch_size_max=min(facts.batch_size_max, size_max))
 
     def idle_when(self, is_idle: Callable[[], bool]) -> None:
         """Nothing here holds a loop up."""
@@ -399,10 +303,7 @@ class KafkaLog:
         then; LogUnavailable where the group cannot be asked and has given the partitions away.
         """
         self._check_open()
-        if self.facts.unsafe:
-            raise LogUnsafe(self.url, self.facts.unsafe)
-        self._check_counts()
-        self._check_topics()
+        self._watching().check()
         if self._owners is None:
             self._owners = Owners(self._settings, self._group, self._member)
         partitions, failure = await self._asked(self._owners.suggest(owner))
@@ -411,58 +312,13 @@ class KafkaLog:
             raise LogUnavailable(self.url, reason)
         return Suggestion(partitions)
 
-    def _check_counts(self) -> None:
-        if not are_equal(self.facts):
-            known = "a run's records are in the same partition of all three"
-            raise PartitionsRaised(self.url, told_counts(self.facts), known)
-        self._check_raised()
-
-    def _check_raised(self) -> None:
-        """Raise PartitionsRaised where topics have more partitions than when they were opened."""
-        assert self._client is not None
-        now = asyncio.get_running_loop().time()
-        if now >= self._counts_look_s:
-            self._counts_look_s = now + COUNTS_LOOK_S
-            self._client.force_metadata_update()  # its answer is seen at a later call
-        counts: list[int] = []
-        for topic, before in zip(Topic, self.facts.partition_counts, strict=True):
-            name = topic_name(self._place.namespace, topic)
-            known = self._client.cluster.partitions_for_topic(name)
-            counts.append(max(before, len(known or ())))
-        if counts != list(self.facts.partition_counts):
-            facts = replace(self.facts, partition_counts=tuple(counts))
-            known = f"there were {self.facts.partition_count} when this process opened it"
-            raise PartitionsRaised(self.url, told_counts(facts), known)
-
-    def _check_topics(self) -> None:
-        """Raise LogUnsafe where topics were made anew, or told to forget, since they were opened.
-
-        Offsets do not tell: a topic that was made anew soon has those of the old one.
-        """
-        now, looking = asyncio.get_running_loop().time(), self._looking
-        if looking is None:
-            if now >= self._topics_look_s:
-                self._looking = asyncio.create_task(self._changed())
-            return
-        if looking.done():
-            self._looking, self._topics_look_s = None, now + TOPICS_LOOK_S
-            # One that failed says nothing of the topics; the next one will.
-            if not looking.cancelled() and looking.exception() is None and looking.result():
-                raise LogUnsafe(self.url, looking.result())
-
-    async def _changed(self) -> list[str]:
-        topics = Topics(self._admin_settings, self._place.namespace)
-        ids = dict(zip(Topic, self.facts.topic_ids, strict=True))
-        size_max = self.facts.batch_size_max
-        return changes(self._place.namespace, ids, size_max, await topics.describe())
-
     async def share(self, readers: str, member: str) -> frozenset[int]:
         """The partitions of events that the group `NAMESPACE.readers` gives to this member now.
 
         Raises PartitionsRaised where there are more than this handle knows: nobody would read them.
         """
         self._check_open()
-        self._check_raised()
+        self._watching().check_counts()
         if readers not in self._readers:
             group = f"{self._place.namespace}.{readers}"
             self._readers[readers] = Owners(self._settings, group, self._reading_member)
@@ -551,6 +407,10 @@ class KafkaLog:
         assert self._reader is not None, "there is a reader while the handle is open"
         return self._reader
 
+    def _watching(self) -> Watch:
+        assert self._watch is not None, "the topics are watched while the handle is open"
+        return self._watch
+
     async def _asked(self, asking: Coroutine[Any, Any, Answer]) -> Answer:
         try:
             return await self._until_closed(asking)
@@ -574,12 +434,6 @@ class KafkaLog:
                 await task
             raise LogClosed(self.url)
         return task.result()
-
-
-async def _end_look(looking: "asyncio.Task[list[str]]") -> None:
-    looking.cancel()
-    await asyncio.wait([looking])
-    _forget(looking)
 
 
 def _forget(task: "asyncio.Task[Any]") -> None:

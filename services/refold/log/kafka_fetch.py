@@ -7,6 +7,7 @@ since a broker answers the requests of one connection one after the other.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -24,7 +25,7 @@ from refold.log.sizes import RECORD_OVERHEAD
 
 HEADER = "refold"
 RETRY_MS = 5_000
-"""How long a read looks for the leader, or for a connection to it, before it fails."""
+"""How long a read looks for the leader, for a connection to it, or for what a broker owes it."""
 RETRY_PAUSE_S = 0.1
 ASK_S = 10.0
 """How long one request may be without an answer: a broker that is frozen keeps its connections."""
@@ -76,20 +77,32 @@ class Reader:
             await asyncio.wait(polls)
 
     async def read(self, place: TopicPartition, offset: int, size_max: int) -> list[Record]:
-        """Records from `offset` on, at least one if there is any. Raises OutOfRange."""
+        """Records from `offset` on, at least one if there is any.
+
+        Raises OutOfRange, and KafkaTimeoutError where for `RETRY_MS` the broker sends nothing of
+        what it says is there.
+        """
         handed_on = self._handed_on.pop(place, None)
         if handed_on is not None:
             found, until_s = handed_on
             if found.records[0].offset == offset and asyncio.get_running_loop().time() < until_s:
                 return found.records
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + RETRY_MS / 1000
         while True:
             fetched = await self._retried(partial(self._fetch, place, offset, size_max))
             if fetched.records or fetched.offset_next >= fetched.end:
                 return fetched.records
-            if fetched.offset_next == offset:  # the broker sent nothing: it says so by no error
-                await asyncio.sleep(RETRY_PAUSE_S)
-            # Else nothing but control records, or what compaction has left of a batch.
-            offset = fetched.offset_next
+            if fetched.offset_next > offset:
+                # Nothing but control records, or what compaction has left of a batch.
+                offset, deadline = fetched.offset_next, loop.time() + RETRY_MS / 1000
+                continue
+            if loop.time() > deadline:  # the broker sent nothing: it says so by no error
+                raise errors.KafkaTimeoutError(
+                    f"{place.topic} partition {place.partition} ends at {fetched.end}, and nothing "
+                    f"is sent from {offset} on"
+                )
+            await asyncio.sleep(RETRY_PAUSE_S)
 
     async def bounds(self, place: TopicPartition) -> tuple[int, int]:
         """`(start, end)` of the partition."""
@@ -194,7 +207,7 @@ class Reader:
                 if not error.retriable or loop.time() > deadline:
                     raise
                 if error.invalid_metadata:
-                    await self._client.force_metadata_update()
+                    await refreshed(self._client, deadline)
             await asyncio.sleep(RETRY_PAUSE_S)
 
     def _leader(self, place: TopicPartition) -> int:
@@ -240,6 +253,16 @@ class Reader:
         if error is not errors.NoError:
             raise error()
         return int(answer[3])
+
+
+async def refreshed(client: AIOKafkaClient, deadline: float) -> None:
+    """Wait for fresh metadata, until `deadline` on the loop's clock: a frozen broker sends none.
+
+    Whoever asks goes on with what is known; what comes later serves the next one.
+    """
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout_at(deadline):
+            await client.force_metadata_update()
 
 
 def _unpack(data: bytes, offset: int, start: int, end: int, size_max: int) -> Fetched:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from refold.log.port import Topic
+from refold.log.sizes import BATCH_SIZE_MAX, BATCH_SIZE_MIN
 
 REPLICATION_MAX = 3
 SNAPSHOT_SEGMENT_BYTES = 64 << 20
@@ -83,7 +84,7 @@ def problems(namespace: str, cluster: Cluster) -> list[str]:
                 )
             if int(settings.get("min.insync.replicas", "1")) < 2:
                 found.append(f"{name} has min.insync.replicas=1, not 2")
-    return found
+    return found + _narrow(namespace, cluster)
 
 
 def _forgetting(name: str, topic: Topic, state: TopicState) -> list[str]:
@@ -94,26 +95,34 @@ def _forgetting(name: str, topic: Topic, state: TopicState) -> list[str]:
     ]
 
 
+def _narrow(namespace: str, cluster: Cluster) -> list[str]:
+    size_max = size_max_of(cluster)
+    if size_max >= BATCH_SIZE_MIN:
+        return []
+    return [f"{namespace} takes batches of {size_max} bytes at most, not {BATCH_SIZE_MIN} or more"]
+
+
 def size_max_of(cluster: Cluster) -> int:
-    """Bytes of the largest batch that every topic with the truth in it takes."""
+    """Bytes of the largest batch that every topic with the truth in it takes.
+
+    A topic's own `max.message.bytes` counts whatever its brokers have, for replicas too (KIP-74);
+    without one it is described with the broker's. A batch larger than a segment is refused as well.
+    """
     limits = (
-        state.settings["max.message.bytes"]
+        int(state.settings[name])
         for topic, state in cluster.topics.items()
-        if topic is not Topic.DEAD_LETTERS
+        for name in ("max.message.bytes", "segment.bytes")
+        if topic is not Topic.DEAD_LETTERS and name in state.settings
     )
-    return min(map(int, limits))
+    return min(limits, default=BATCH_SIZE_MAX)
 
 
-def changes(
-    namespace: str, ids: Mapping[Topic, str], batch_size_max: int, cluster: Cluster
-) -> list[str]:
+def changes(namespace: str, ids: Mapping[Topic, str], cluster: Cluster) -> list[str]:
     """What forbids an owner to go on with topics that were as they should be when it began.
 
-    `ids` and `batch_size_max` are those of then: an owner that goes by a limit which is lower now
-    would have one decision refused again and again, and the whole partition with it. Commands and
-    events alone cannot be made anew; a topic that is missing says so itself, to whoever reads it.
-    Replicas are looked at when a worker starts: a broker that joins a small cluster must not stop
-    those that serve.
+    `ids` are those of then. Commands and events alone cannot be made anew; a topic that is missing
+    says so itself, to whoever reads it. Replicas are looked at when a worker starts: a broker that
+    joins a small cluster must not stop those that serve.
     """
     found: list[str] = []
     for topic, state in cluster.topics.items():
@@ -121,12 +130,7 @@ def changes(
         if topic in (Topic.COMMANDS, Topic.EVENTS) and state.topic_id != ids[topic]:
             found.append(f"{name} was deleted and made anew")
         found += _forgetting(name, topic, state)
-    if cluster.topics and (size_max := size_max_of(cluster)) < batch_size_max:
-        found.append(
-            f"{namespace} takes batches of {size_max} bytes at most, it took {batch_size_max} when "
-            "this process began"
-        )
-    return found
+    return found + _narrow(namespace, cluster)
 
 
 def telling(topic: Topic, state: TopicState) -> dict[str, str]:

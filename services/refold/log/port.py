@@ -103,7 +103,10 @@ class Log(Protocol):
 
     @property
     def facts(self) -> LogFacts:
-        """Namespace, partition count, topic ids and limits; fixed while it is open."""
+        """Namespace, partition count, topic ids and limits; fixed while it is open.
+
+        But for `batch_size_max`, which falls where the log has refused a batch within it.
+        """
 
     async def open(self, *, create: bool) -> bool:
         """Connect; with `create`, make what is missing and return True if anything was made.
@@ -125,8 +128,9 @@ class Log(Protocol):
     async def append(self, topic: Topic, partition: int, entries: Sequence[Entry]) -> Ack:
         """Append one batch and wait for the log's answer.
 
-        Raises BatchTooLarge before anything is sent. Any *other* exception, a timeout, a
-        cancellation, `Ack(None)` and `Ack(-1)` mean *unknown*: it may be stored, now or later.
+        Raises BatchTooLarge with nothing stored: before anything is sent, or because the log takes
+        less by now than `facts` said, which say it from then on. Any *other* exception, a timeout,
+        a cancellation, `Ack(None)` and `Ack(-1)` mean *unknown*: it may be stored, now or later.
         """
 
     def idle_when(self, is_idle: Callable[[], bool]) -> None:

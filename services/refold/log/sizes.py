@@ -8,6 +8,8 @@ from refold_schemas.errors.log import BatchRefused, BatchTooLarge
 
 BATCH_SIZE_MAX: Final = 4 << 20
 """Default limit of a batch in bytes: `max.message.bytes` as refold creates its topics."""
+BATCH_SIZE_MIN: Final = 64 << 10
+"""A log that takes less is not served: what says that something was too large must fit."""
 
 BATCH_OVERHEAD: Final = 61
 # The most that a record of Kafka's format v2 adds to key, value and header: length (5), attributes
