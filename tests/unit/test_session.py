@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import dataclasses
 import gc
+import signal
 import threading
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -1531,6 +1532,29 @@ def test_whatever_run_code_raises_is_its_end_but_an_interrupt_is_the_process() -
     assert isinstance(Play(app, new_state()).start().error, SystemExit)
     with pytest.raises(KeyboardInterrupt):
         Play(app, new_state()).start()
+
+
+def test_an_interrupt_that_no_signal_raised_is_the_end_of_its_run() -> None:
+    app = App("a")
+
+    async def body(ctx: RunContext) -> None:
+        if by_signal:
+            signal.raise_signal(signal.SIGINT)
+        raise KeyboardInterrupt("of the run")
+
+    def raising(number: int, frame: object) -> None:
+        raise KeyboardInterrupt("of the operator")
+
+    running(app, body)
+    before = signal.signal(signal.SIGINT, raising)
+    try:
+        by_signal = False
+        assert str(Play(app, new_state()).start().error) == "of the run"
+        by_signal = True
+        with pytest.raises(KeyboardInterrupt, match="of the operator"):
+            Play(app, new_state()).start()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 # ---- teardown
