@@ -364,6 +364,8 @@ def test_run_code_that_swallows_its_teardown_is_told_of_when_it_is_cancelled_too
         while True:
             try:
                 await ctx.sleep(timedelta(hours=1))
+            except GeneratorExit:  # not the engine's: Python ends, and takes it away
+                raise
             except BaseException:  # what nobody should catch
                 continue
 

@@ -156,6 +156,8 @@ async def swallows(ctx: RunContext) -> str:
         try:
             await ctx.sleep(timedelta(seconds=11))
             return "woke"
+        except GeneratorExit:  # not the engine's: Python ends, and takes it away
+            raise
         except BaseException:
             pass
 """
