@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import dataclasses
 import gc
+import re
 import signal
 import threading
 from collections.abc import Awaitable, Callable
@@ -27,6 +28,7 @@ from refold.engine.session import (
     Unsettled,
 )
 from refold_projections.fold.state import Outcome, RunState
+from refold_schemas.commands import SLOT_CHARS_MAX
 from refold_schemas.errors import (
     CallRefused,
     ForeignAwait,
@@ -1303,6 +1305,31 @@ def test_what_asyncio_was_given_is_not_complained_of_later(
     else:
         assert isinstance(error, ForeignAwait)
         assert error.awaited.startswith(("asyncio.gather", "asyncio.Task of ctx.step"))
+
+
+@pytest.mark.parametrize("call", ["step", "sleep", "map"])
+def test_no_slot_is_longer_than_a_command_may_name(call: str) -> None:
+    app = App("a")
+    load = reading(app, "load")
+
+    async def deep(ctx: RunContext) -> None:
+        if call == "step":
+            await ctx.step(load, 1)
+        elif call == "sleep":
+            await ctx.sleep(timedelta(days=1))
+        else:
+            await ctx.map(load, [1, 2])
+
+    async def body(ctx: RunContext) -> str:
+        try:
+            await ctx.gather(**{"a" * SLOT_CHARS_MAX: deep(ctx)})
+        except CallRefused as refused:
+            return str(refused)
+        return "asked"
+
+    play = Play(running(app, body), new_state()).start()
+    assert re.search(r"its slot.* has 10,0\d\d characters, 10,000 are allowed", str(play.result))
+    assert play.asked == [play.end]
 
 
 def test_run_code_that_catches_foreign_awaits_for_ever_is_given_up() -> None:
