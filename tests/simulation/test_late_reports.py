@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from refold import App, Effect, Policy, RunContext
+from refold import Absent, App, Effect, Found, Policy, RunContext
 from refold.log.port import Entry, Topic
 from refold_schemas.codec import KIND_CLAIM, RecordHeader
 from refold_schemas.events import (
@@ -86,3 +86,43 @@ def test_a_call_that_outlives_its_claim_reports_and_nobody_has_to_be_asked(
     assert ended.status == "completed"
     assert ended.result is not None
     assert ended.result.body == f'"{result}"'.encode()
+
+
+@pytest.mark.parametrize("policy", [Policy.ESCALATE, Policy.RESOLVABLE])
+def test_of_what_a_person_settled_nothing_is_kept_for_the_rest_of_the_claim(
+    policy: Policy,
+) -> None:
+    """Neither when a call ended that nobody waits for, nor how often a lookup gave no answer."""
+    lab, ends, app = Lab(), list[int](), App("shop")
+
+    async def broken(key: str) -> Found[str] | Absent:
+        raise ConnectionError("the bank is away")
+
+    @app.step(
+        policy=policy,
+        timeout=timedelta(seconds=1),
+        lookup=None if policy is Policy.ESCALATE else broken,
+        settle=None if policy is Policy.ESCALATE else timedelta(0),
+    )
+    async def pay(fx: Effect) -> str:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            await asyncio.sleep(2)  # it goes on behind its deadline
+        ends.append(fx.attempt)
+        return "paid"
+
+    @app.run("order")
+    async def order(ctx: RunContext) -> str:
+        return await ctx.step(pay)
+
+    process = lab.worker(app)
+    lab.start("order")
+    assert lab.run(30, until=lambda: bool(lab.events(StepInDoubt)))
+    attempts = lab.workers[process.name].owners[0].attempts
+    if policy is Policy.RESOLVABLE:
+        assert lab.run(30, until=lambda: bool(attempts.unanswered))
+    lab.resolve("pay#1", happened=True, result="paid")
+    assert lab.run(10, until=lambda: lab.ended() and bool(ends))
+    lab.run(1)
+    assert (attempts.ended_boot_ms, attempts.unanswered) == ({}, {})

@@ -176,7 +176,7 @@ def test_a_partition_that_takes_nothing_holds_up_no_other() -> None:
     put(lab, b"\x05bad", partition=0)
     lab.worker(app())
     assert wait(lab, 10, until=lambda: free in fold_of(lab, 2).runs and len(letters(lab)) == 1)
-    assert len(warnings(lab, "R026")) == 1
+    assert wait(lab, 10, until=lambda: len(warnings(lab, "R026")) == 1)
     lab.broker.faults = Faults()
     assert wait(lab, 10, until=lambda: stuck in fold_of(lab, 1).runs)
     assert len(letters(lab)) == 1

@@ -380,7 +380,7 @@ def test_a_claim_waits_for_a_schema_that_cannot_be_learnt_yet(lab: Lab, place: P
     codec = ready(place)
     place.away = True
     lab.worker(shop(), codec=codec)
-    assert lab.run(30, until=lambda: bool(told(lab, "is not claimed, and is tried again")))
+    assert lab.run(30, until=lambda: bool(told(lab, "is not claimed; it is tried again")))
     lab.run(20)
     records = lab.broker.records(Topic.EVENTS, 0)
     assert len(records) == 2, "nobody claims what he cannot read"

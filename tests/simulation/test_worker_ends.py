@@ -1,6 +1,7 @@
 """How a worker ends, and what it says of what keeps it from working."""
 
 import asyncio
+import re
 from datetime import timedelta
 
 import pytest
@@ -301,6 +302,41 @@ def test_an_outage_of_the_log_is_told_once_each_time() -> None:
     faults.away = False
     assert lab.run(10, until=lambda: any(e.kind == "claimed" for e in lab.told))
     assert told() == 1
+    (over,) = [e.text for e in lab.told if e.kind == "going_on"]
+    assert re.fullmatch(r"what was tried again works again, after [56]\d s \(partition 0\)", over)
+
+
+def test_an_outage_that_several_partitions_meet_is_told_once_with_their_number() -> None:
+    lab = Lab(partition_count=8)
+    faults = lab.broker.faults = Away()
+    faults.away = False
+    lab.worker(Mail(takes_s=1.0).app)
+
+    def told(kind: str) -> list[tuple[int, str]]:
+        return [
+            (event.partition, event.text)
+            for event in lab.told
+            if event.kind == kind and "asked for" not in event.text
+        ]
+
+    assert lab.run(10, until=lambda: len(told("claimed")) == 8)
+    for times in (1, 2):
+        faults.away = True
+        for partition in range(8):
+            lab.broker.put(Topic.COMMANDS, partition, [Entry(b"run", b"no command")])
+        lab.run(20)
+        assert len(told("warning")) == times
+        partition, text = told("warning")[-1]
+        assert partition == -1
+        assert text.startswith("commands of 8 partitions cannot be read; it is tried again: ")
+        assert text.endswith("(R016)")
+        assert len(told("going_on")) == times - 1
+        faults.away = False
+        lab.run(20)
+        partition, text = told("going_on")[-1]
+        assert (len(told("going_on")), partition) == (times, -1)
+        assert text.endswith("(8 partitions)")
+    assert len(told("warning")) == 2
 
 
 def test_whose_log_it_is_not_learns_where_its_url_names_another() -> None:
@@ -328,6 +364,8 @@ def test_run_code_that_swallows_its_teardown_is_told_of_when_it_is_cancelled_too
         while True:
             try:
                 await ctx.sleep(timedelta(hours=1))
+            except GeneratorExit:  # not the engine's: Python ends, and takes it away
+                raise
             except BaseException:  # what nobody should catch
                 continue
 

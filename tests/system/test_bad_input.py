@@ -156,6 +156,8 @@ async def swallows(ctx: RunContext) -> str:
         try:
             await ctx.sleep(timedelta(seconds=11))
             return "woke"
+        except GeneratorExit:  # not the engine's: Python ends, and takes it away
+            raise
         except BaseException:
             pass
 """
@@ -522,3 +524,37 @@ def test_an_output_that_cannot_take_what_is_said(output: str, said: str, tmp_pat
     assert "Traceback" not in ended.stderr
     if output == ">out":
         assert json.loads((tmp_path / "out").read_text())["error"]["code"] == "R503"
+
+
+def told_in_shell(line: str, folder: Path) -> str:
+    """What `refold` says on stderr where its standard output is as `line` has it; it fails."""
+    ended = subprocess.run(
+        ["/bin/sh", "-c", line.replace("refold", f"'{sys.executable}' -m refold_tools.cli", 1)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode in (1, 2)
+    assert "Traceback" not in ended.stderr
+    return ended.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["--help", "runs", "runs --json", "worker bad_app:app", "namespace create", "devstack status"],
+)
+def test_a_full_disk_behind_the_output_is_no_defect(command: str, folder: Path) -> None:
+    assert main(["namespace", "create"]) == 0
+    said = told_in_shell(f"refold {command} >/dev/full", folder)
+    assert "output could not be written: No space left on device" in said
+    assert "(R533)" in said
+
+
+@pytest.mark.parametrize(
+    "command", ["runs", "worker bad_app:app", "dev bad_app:app", "devstack up", "namespace create"]
+)
+def test_a_working_directory_that_was_deleted_is_no_defect(command: str, tmp_path: Path) -> None:
+    said = told_in_shell(f"mkdir gone && cd gone && rmdir ../gone && refold {command}", tmp_path)
+    assert "the working directory does not exist any more" in said
+    assert "(R534)" in said

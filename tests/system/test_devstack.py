@@ -181,9 +181,41 @@ def test_what_is_tied_to_a_process_does_not_outlive_its_sigkill(tmp_path: Path) 
     Stack(tmp_path).down(delete=True)
 
 
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from refold_tools.devstack import POSTGRES, Ports, Stack, stack
+
+def write_state(folder, state, write=stack.write_state):
+    if state.daemons:
+        os.kill(os.getpid(), signal.SIGKILL)
+    write(folder, state)
+
+stack.write_state = write_state
+Stack.up(Path(sys.argv[1]), ports=Ports.free(), services={POSTGRES})
+"""
+
+
+def test_what_was_started_by_a_command_that_was_killed_then_is_known(tmp_path: Path) -> None:
+    """Between the start of a process and the state file that names it."""
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    stack = Stack(tmp_path)
+    (seen,) = stack.status()
+    assert (seen.name, seen.lives) == (POSTGRES, True)
+    assert Stack.up(tmp_path, services={POSTGRES}, tied=True).pid(POSTGRES) == seen.pid
+    started = stack.state.daemons[POSTGRES]
+    stack.down()
+    assert stack.status() == ()
+    assert not daemons.lives(started)
+    stack.down(delete=True)
+
+
 def test_a_pid_that_was_given_to_another_process_is_not_signalled(tmp_path: Path) -> None:
     sleeping = [sys.executable, "-c", "import time; time.sleep(60)"]
-    one = daemons.start(Launch(sleeping, tmp_path), log=tmp_path / "log", tied=True)
+    log, mark = tmp_path / "log", tmp_path / "mark"
+    one = daemons.start(Launch(sleeping, tmp_path), log=log, mark=mark, tied=True)
+    assert daemons.marked_in(mark) == one
     for other in (
         Daemon(one.pid, one.started - 1, one.boot),
         Daemon(one.pid, one.started, "another boot"),
@@ -193,13 +225,15 @@ def test_a_pid_that_was_given_to_another_process_is_not_signalled(tmp_path: Path
     assert daemons.lives(one)
     assert daemons.stop({one: signal.SIGTERM}, within_s=PATIENCE_S) == ()
     assert not daemons.lives(one)
+    assert daemons.marked_in(mark) is None
 
 
 def test_what_does_not_end_in_time_is_killed(tmp_path: Path) -> None:
     deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True)"
     deaf += "; time.sleep(60)"
-    log = tmp_path / "log"
-    one = daemons.start(Launch([sys.executable, "-c", deaf], tmp_path), log=log, tied=True)
+    log, mark = tmp_path / "log", tmp_path / "mark"
+    launch = Launch([sys.executable, "-c", deaf], tmp_path)
+    one = daemons.start(launch, log=log, mark=mark, tied=True)
     assert daemons.wait_until(lambda: log.read_text() == "1\n", PATIENCE_S)
     assert daemons.stop({one: signal.SIGTERM}, within_s=0.1) == (one,)
     assert not daemons.lives(one)

@@ -545,6 +545,24 @@ def test_a_value_over_the_limit_of_a_run_is_refused_in_words(tmp_path: Path) -> 
     play(tmp_path, scene)
 
 
+def test_a_body_that_names_a_key_twice_is_refused_and_starts_nothing(tmp_path: Path) -> None:
+    async def scene(lab: GatewayLab) -> None:
+        headers = {"Content-Type": "application/json"}
+        for body in (
+            b'{"run": "echo", "run_id": "twice", "input": {"pence": 1, "pence": 100}}',
+            b'{"run": "echo", "run_id": "twice", "run_id": "other", "input": 1}',
+        ):
+            answer = await lab.call("POST", RUNS, content=body, headers=headers)
+            said = is_problem(answer, 422, "R703")["detail"]
+            assert "stands twice in one object" in said
+        broken = await lab.call("POST", RUNS, content=b"{run: 1}", headers=headers)
+        is_problem(broken, 422, "R703")
+        for run_id in ("twice", "other"):
+            is_problem(await lab.call("GET", f"{RUNS}/{run_id}"), 404, "R503")
+
+    play(tmp_path, scene)
+
+
 def test_every_answer_has_the_headers_that_keep_browsers_honest(tmp_path: Path) -> None:
     async def scene(lab: GatewayLab) -> None:
         await lab.start("echo", "<script>alert(1)</script>", "r1")

@@ -248,6 +248,7 @@ def test_json_is_read_from_the_argument_a_file_and_stdin(
     [
         ("{id: 1}", "it is not JSON (Expecting property name enclosed in double quotes, line 1"),
         ("", "it is not JSON (Expecting value, line 1, column 1)"),
+        ('{"id": 1, "of": {"a": 1, "a": 1}}', "the key 'a' stands twice in one object"),
         ("NaN", "NaN is no JSON number"),
         ("[" * 100_000, "it is not JSON"),
         ("@missing.json", "missing.json: No such file or directory"),

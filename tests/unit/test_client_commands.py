@@ -23,6 +23,7 @@ from refold.log.memory import (
     ReadCall,
     ReadFault,
 )
+from refold.log.port import Ack, Entry
 from refold.worker import Worker
 from refold_projections.fold import NO_CLAIM, PartitionFold, boundary
 from refold_schemas.codec import Codec
@@ -51,6 +52,7 @@ from refold_schemas.errors.log import (
     LogFull,
     LogShorter,
     LogUnavailable,
+    OffsetOutOfRange,
 )
 from refold_schemas.events import StepResolved
 from refold_schemas.registry import FileRegistry
@@ -739,6 +741,49 @@ def test_what_keeps_a_repeat_from_its_first_decision_does_not_say_that_it_was_no
 
     with pytest.raises(CommandUnknown, match="first block is gone") as caught:
         play(scene, broker=broker, handle=Forgets)
+    assert caught.value.stored
+
+
+@pytest.mark.parametrize("answers", [0, 1])
+def test_what_is_read_behind_a_trimmed_decision_has_the_time_of_its_command(
+    answers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("refold.client.client.SEND_MIN_S", 0.1)
+    monkeypatch.setattr("refold.client.tail.WAIT_MS", 10)
+
+    class Trimmed(MemoryLog):
+        """Once a command is stored, what decides it is trimmed, and the log falls silent."""
+
+        sent = trimmed = False
+        left = answers
+
+        async def append(self, topic: Topic, partition: int, entries: Sequence[Entry]) -> Ack:
+            self.sent = True
+            return await super().append(topic, partition, entries)
+
+        async def wait(self, topic: Topic, partition: int, offset: int, *, timeout_ms: int) -> bool:
+            if self.sent and not self.trimmed:
+                self.trimmed = True
+                raise OffsetOutOfRange(
+                    topic=topic.value, partition=partition, offset=offset, start=9, end=9
+                )
+            return await super().wait(topic, partition, offset, timeout_ms=timeout_ms)
+
+        async def bounds(self, topic: Topic, partition: int) -> tuple[int, int]:
+            if self.trimmed and topic is Topic.EVENTS:
+                if not self.left:
+                    await asyncio.sleep(3_600)
+                self.left -= 1
+            return await super().bounds(topic, partition)
+
+    async def main() -> None:
+        log = Trimmed(broker=MemoryBroker("shop"))
+        await log.open(create=True)
+        async with Client(log) as client, asyncio.timeout(20):
+            await client.start("shop", Order(id="o1"), within=timedelta(milliseconds=200))
+
+    with pytest.raises(CommandUnknown, match="was not read within") as caught:
+        asyncio.run(main())
     assert caught.value.stored
 
 

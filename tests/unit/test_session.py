@@ -4,6 +4,8 @@ import asyncio
 import contextvars
 import dataclasses
 import gc
+import re
+import signal
 import threading
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -26,6 +28,7 @@ from refold.engine.session import (
     Unsettled,
 )
 from refold_projections.fold.state import Outcome, RunState
+from refold_schemas.commands import SLOT_CHARS_MAX
 from refold_schemas.errors import (
     CallRefused,
     ForeignAwait,
@@ -1304,6 +1307,31 @@ def test_what_asyncio_was_given_is_not_complained_of_later(
         assert error.awaited.startswith(("asyncio.gather", "asyncio.Task of ctx.step"))
 
 
+@pytest.mark.parametrize("call", ["step", "sleep", "map"])
+def test_no_slot_is_longer_than_a_command_may_name(call: str) -> None:
+    app = App("a")
+    load = reading(app, "load")
+
+    async def deep(ctx: RunContext) -> None:
+        if call == "step":
+            await ctx.step(load, 1)
+        elif call == "sleep":
+            await ctx.sleep(timedelta(days=1))
+        else:
+            await ctx.map(load, [1, 2])
+
+    async def body(ctx: RunContext) -> str:
+        try:
+            await ctx.gather(**{"a" * SLOT_CHARS_MAX: deep(ctx)})
+        except CallRefused as refused:
+            return str(refused)
+        return "asked"
+
+    play = Play(running(app, body), new_state()).start()
+    assert re.search(r"its slot.* has 10,0\d\d characters, 10,000 are allowed", str(play.result))
+    assert play.asked == [play.end]
+
+
 def test_run_code_that_catches_foreign_awaits_for_ever_is_given_up() -> None:
     app = App("a")
 
@@ -1311,6 +1339,8 @@ def test_run_code_that_catches_foreign_awaits_for_ever_is_given_up() -> None:
         while True:
             try:
                 await Knock()
+            except GeneratorExit:  # Python ends, and the module may have no ForeignAwait any more
+                raise
             except ForeignAwait:
                 continue
 
@@ -1533,6 +1563,29 @@ def test_whatever_run_code_raises_is_its_end_but_an_interrupt_is_the_process() -
         Play(app, new_state()).start()
 
 
+def test_an_interrupt_that_no_signal_raised_is_the_end_of_its_run() -> None:
+    app = App("a")
+
+    async def body(ctx: RunContext) -> None:
+        if by_signal:
+            signal.raise_signal(signal.SIGINT)
+        raise KeyboardInterrupt("of the run")
+
+    def raising(number: int, frame: object) -> None:
+        raise KeyboardInterrupt("of the operator")
+
+    running(app, body)
+    before = signal.signal(signal.SIGINT, raising)
+    try:
+        by_signal = False
+        assert str(Play(app, new_state()).start().error) == "of the run"
+        by_signal = True
+        with pytest.raises(KeyboardInterrupt, match="of the operator"):
+            Play(app, new_state()).start()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 # ---- teardown
 
 
@@ -1580,6 +1633,8 @@ def test_run_code_that_swallows_teardown_is_abandoned_and_reported() -> None:
         while not over:
             try:
                 await ctx.step(load, len(tries))
+            except GeneratorExit:  # not the engine's: Python ends, and takes it away
+                raise
             except BaseException:
                 tries.append(1)
 

@@ -465,6 +465,35 @@ class CommandNotRejected(RefoldError):
         )
 
 
+class OutputRefused(RefoldError):
+    """What a command had to say could not be written: a full disk, a device that takes nothing."""
+
+    code: ClassVar[str] = "R533"
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"the command's output could not be written: {reason}",
+            kept="everything that the log has acknowledged; the command may have done its work",
+            next="make room or write elsewhere, and see what it has done (`refold runs`, "
+            "`refold history`) before you repeat it",
+        )
+
+
+class FolderGone(RefoldError):
+    """The working directory was deleted while it was somebody's place."""
+
+    code: ClassVar[str] = "R534"
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the working directory does not exist any more",
+            kept="everything that the log has acknowledged",
+            next="go to a directory that exists (`cd`), and repeat the command there",
+        )
+
+
 SAID_MAX = 500
 """Characters of an unexpected exception's message that are shown."""
 

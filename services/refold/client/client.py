@@ -3,7 +3,7 @@
 import asyncio
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from datetime import timedelta
 from types import TracebackType
@@ -17,7 +17,7 @@ from refold.client.reading import Meter, Progress
 from refold.client.repeats import check_same
 from refold.client.tail import Decision, PartitionTail
 from refold.client.urls import with_namespace
-from refold.client.waiting import TimeOver, Within, result_within
+from refold.client.waiting import T, TimeOver, Within, result_within
 from refold.log import Log, open_log
 from refold.log.routing import routing_count
 from refold.settings import LOG_DEFAULT
@@ -328,11 +328,12 @@ class Client(Questions):
             tail.forget(run_id, command_id, decided)
         while decision is None:
             with _sent(command):
-                await tail.begin()
+                await self._timely(command, tail.begin(), time)
             decided = tail.expect(run_id, command_id)
             try:
                 with _sent(command):
-                    decision = await self._passed_over(command, partition, offset)
+                    looking = self._passed_over(command, partition, offset)
+                    decision = await self._timely(command, looking, time)
                 if decision is None:  # not decided yet: it is read by the new future
                     decision = await self._read_decision(command, decided, time)
             finally:
@@ -407,10 +408,21 @@ class Client(Questions):
             raise _decided_unread(command, f"how was not read within {limit_s:g} s") from None
         if found is not repeated or not isinstance(command, (ResolveStep, RetryRun)):
             return found
-        state = await self.find(command.run_id)
+        state = await self._timely(command, self.find(command.run_id), time)
         if state is not None and _is_granted(state, command):
             return found
         raise _decided_unread(command, "how is in the log no more")
+
+    async def _timely(self, command: Command, work: Awaitable[T], time: Within) -> T:
+        """What is read behind a decision that was trimmed. Raises CommandUnknown if it lasts."""
+        try:
+            return await result_within(work, time.left(SEND_MIN_S))
+        except TimeOver:
+            limit_s = max(time.given_ms / 1000, SEND_MIN_S)
+            told = f"what the log still says of it was not read within {limit_s:g} s"
+            kind = type(command).__name__
+            unknown = CommandUnknown(command.run_id, kind, command.command_id, told, stored=True)
+            raise unknown from None
 
     async def _passed_over(self, command: Command, partition: int, offset: int) -> Decision | None:
         """What was decided among records that were trimmed unread; None: nothing yet.

@@ -53,6 +53,8 @@ class Attempts:
         self.calls: dict[tuple[str, str, int], Call] = {}
         self.ended_boot_ms: dict[tuple[str, str], dict[int, int]] = {}
         """When attempts of open slots ended here: `settle` counts from there."""
+        self.unanswered: dict[tuple[str, str], int] = {}
+        """How often each open slot's lookup gave no answer in this claim."""
         self._per_run: dict[str, int] = {}
         self._shared = SharedTasks()
         self._unheard: dict[tuple[str, str, int], tuple[Call, str, Any]] = {}
@@ -190,7 +192,7 @@ class Attempts:
     def _record_intent(self, call: Call, kind: str, value: Any) -> None:
         """The call of an intent has ended: record what it says, or report it if it is too late."""
         owner = self.owner
-        if not owner.ended:
+        if not owner.ended and self._is_wanted(call):
             ends = self.ended_boot_ms.setdefault((call.run_id, call.slot), {})
             ends[call.attempt] = call.ended_boot_ms or owner.clock.boot_ms()
         if owner.ended or not self._is_open(call):
@@ -273,6 +275,14 @@ class Attempts:
         if slot is None:
             return False
         return any(a.number == call.attempt and a.status == OPEN for a in slot.attempts)
+
+    def _is_wanted(self, call: Call) -> bool:
+        """Whether anybody will ask when the attempt ended: run and slot have no outcome yet."""
+        state = self.owner.books.states.get(call.run_id)
+        slot = None if state is None else state.slots.get(call.slot)
+        if state is None or slot is None or state.ended is not None:
+            return False
+        return slot.outcome is None or call.slot in self._expired(call)
 
     @staticmethod
     def _certainly_not_done(definition: StepDef, error: BaseException) -> bool:
@@ -457,8 +467,15 @@ class Attempts:
         return True
 
     def forget(self, run_id: str, slot: str) -> None:
-        """The slot has its outcome: nobody asks any more when its attempts ended."""
+        """The slot has its outcome: nobody asks any more how its attempts went in this claim."""
         self.ended_boot_ms.pop((run_id, slot), None)
+        self.unanswered.pop((run_id, slot), None)
+
+    def forget_run(self, run_id: str) -> None:
+        """The run has ended: so it is for each of its slots, and some may never get an outcome."""
+        if self.ended_boot_ms or self.unanswered:
+            for slot in self.owner.books.states[run_id].slots:
+                self.forget(run_id, slot)
 
     def claim_over(self) -> None:
         """Bar what has not looked and report it; what is in flight goes on to its deadline.

@@ -104,8 +104,7 @@ class Births:
         slot = branch.scope.peek(definition.name)
         kept = None if self.record is None else self.record.slot(slot)
         if self.record is None or kept is None:
-            if len(slot) > SLOT_CHARS_MAX:
-                raise _too_deep(definition, slot)
+            _check_depth(f"step {definition.name!r}", slot)
             stored, scalars = self._encoded(definition, arguments)
             mark = self._fingerprints.of(definition.name, lasting, None if volatile else scalars)
             asked = (slot, definition, arguments, mark, stored)
@@ -133,13 +132,14 @@ class Births:
         items: list[dict[str, object]],
         concurrency: int,
     ) -> None:
-        """The slot of a chunk of a `map`. Raises ValueRefused."""
+        """The slot of a chunk of a `map`. Raises ValueRefused, and CallRefused as a step does."""
         arguments: dict[str, object] = {"items": items}
         lasting: dict[str, object] = {"items": without_volatile(definition, items)}
         mark = self._mark(definition, lasting, arguments)
         slot = scope.slot(definition.name)  # of its own scope, so that nothing else counts in it
         kept = None if self.record is None else self.record.slot(slot)
         if self.record is None or kept is None:
+            _check_depth(f"ctx.map of step {definition.name!r}", slot)
             stored = self._stored(definition, arguments)
             self.asks.append(ChunkAsked(slot, definition, items, concurrency, mark, stored))
         else:
@@ -153,15 +153,20 @@ class Births:
         self._wait(branch, slot, definition)
 
     def sleep(self, branch: Branch, duration: timedelta) -> None:
-        """The slot of a timer. Recorded is when it is due, so another duration changes nothing."""
-        slot = branch.scope.slot(SLEEP)
+        """The slot of a timer. Recorded is when it is due, so another duration changes nothing.
+
+        Raises CallRefused as a step does.
+        """
+        slot = branch.scope.peek(SLEEP)
         kept = None if self.record is None else self.record.slot(slot)
         if self.record is not None and kept is not None:
             if self._is_open(self.record, kept):
                 self.asks.append(Unsettled(slot, None, False))
         else:
+            _check_depth("ctx.sleep", slot)
             whole_ms, rest = divmod(duration, timedelta(milliseconds=1))
             self.asks.append(SleepAsked(slot, whole_ms + bool(rest)))
+        branch.scope.take(SLEEP)
         self._wait(branch, slot, None)
 
     def _wait(self, branch: Branch, slot: str, definition: StepDef | None) -> None:
@@ -288,10 +293,12 @@ def _step_text(place: int, step: str, slot: str) -> str:
     return f"step {place} {step}" + ("" if slot == f"{step}#1" else f" ({slot})")
 
 
-def _too_deep(definition: StepDef, slot: str) -> CallRefused:
-    """A person must be able to name whatever may come to be in doubt."""
-    return CallRefused(
-        f"step {definition.name!r}",
+def _check_depth(call: str, slot: str) -> None:
+    """Raise CallRefused: a person must be able to name what may come to be in doubt, or waits."""
+    if len(slot) <= SLOT_CHARS_MAX:
+        return
+    raise CallRefused(
+        call,
         f"its slot, with the names of all branches around it, has {len(slot):,} characters, "
         f"{SLOT_CHARS_MAX:,} are allowed",
         "give the branches around it shorter names, or nest fewer of them",

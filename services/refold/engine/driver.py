@@ -351,6 +351,7 @@ class Driver:
             too_large = ValueTooLarge(run_id, RUN_RESULT, error.size, error.size_max)
             failure = RunFailed(encode_error(too_large))
             owner.books.commit(run_id, (failure,), then=lambda: owner.tell_ended(run_id))
+        owner.attempts.forget_run(run_id)
 
     def block(self, run_id: str, reason: str, detail: str) -> None:
         """Park the run: no live worker can continue it. Counted and visible."""

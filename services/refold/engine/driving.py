@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from refold.engine.branches import WAIT, Branch
 from refold.engine.foreign import FOREIGN_MAX, foreign_await, keep_quiet
+from refold.engine.interrupts import is_the_operators
 from refold.engine.unawaited import Made, drop, unawaited
 from refold_schemas.errors.run import RunTornDown, StepOutsideRun
 
@@ -65,7 +66,7 @@ class Driving:
         self._ready.append((branch, value, error))
 
     def drive(self) -> None:
-        """Run every branch that can run until it waits. Raises KeyboardInterrupt only."""
+        """Run every branch that can run until it waits. Raises the operator's interrupt only."""
         ready = self._ready
         if not ready:
             return
@@ -85,9 +86,9 @@ class Driving:
                         request = branch.context.run(coroutine.throw, error)
                 except StopIteration as stop:
                     self._end(branch, stop.value, None)
-                except KeyboardInterrupt:
-                    raise  # meant for the process, not for the run
                 except BaseException as raised:
+                    if is_the_operators(raised):
+                        raise  # meant for the process, not for the run
                     self._end(branch, None, raised)
                 else:
                     if request is WAIT:
@@ -161,10 +162,10 @@ class Driving:
                 branch.context.run(branch.coroutine.throw, RunTornDown("the wait", self.run_id))
             except StopIteration:
                 self.swallowed = True
-            except KeyboardInterrupt:
-                raise
-            except BaseException:
-                pass  # closed; the run goes on elsewhere, so nobody is to be told
+            except BaseException as raised:
+                if is_the_operators(raised):
+                    raise
+                # Else closed; the run goes on elsewhere, so nobody is to be told.
             else:
                 self.swallowed = True
                 _abandoned.append(branch.coroutine)

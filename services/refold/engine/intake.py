@@ -15,6 +15,7 @@ from refold.engine import decide
 from refold.engine.books import DecisionTooLarge
 from refold.engine.decide import Offer
 from refold.engine.ending import LogWasCut
+from refold.engine.outages import UNREAD
 from refold.log import batch_size, partition_for
 from refold.log.port import Entry, Record, Topic
 from refold.settings.signing import Judgement
@@ -72,7 +73,6 @@ class Intake:
     async def run(self) -> None:
         """Until the claim ends. A log that cannot be read for a moment is tried again."""
         owner = self.owner
-        unreadable = ""
         looked_boot_ms = owner.clock.boot_ms()
         while not owner.ended and not owner.draining:
             offset = owner.books.command_next
@@ -83,18 +83,17 @@ class Intake:
                     if owner.clock.boot_ms() - looked_boot_ms >= LOOK_MS:
                         looked_boot_ms = owner.clock.boot_ms()
                         await self._look(offset)
+                        owner.can(UNREAD)  # a wait that ends may not have been answered
                     continue
                 records = await owner.log.read(Topic.COMMANDS, owner.partition, offset)
             except OffsetOutOfRange as gone:
                 self._pass_over(offset, gone.start)
                 continue
             except RefoldError as error:
-                if str(error) != unreadable:  # once for each outage
-                    unreadable = str(error)
-                    owner.warn_of_log("commands cannot be read", error)
+                owner.cannot(UNREAD, error)
                 await asyncio.sleep(RETRY_S)
                 continue
-            unreadable = ""
+            owner.can(UNREAD)
             if not records:  # only holes: nothing was asked there
                 await asyncio.sleep(0.01)
                 continue

@@ -24,6 +24,7 @@ from refold.engine.ending import ClaimEnded, ClaimReleased
 from refold.engine.intake import Intake
 from refold.engine.keeping import Keeper
 from refold.engine.log_clock import LogClock
+from refold.engine.outages import NO_CHECKPOINT, NOT_DELETED, Outages, Trouble
 from refold.engine.parking import Parking
 from refold.engine.reporter import Reporter
 from refold.engine.sending import Sender
@@ -45,7 +46,6 @@ from refold_projections.fold import (
 )
 from refold_schemas.codec import Codec
 from refold_schemas.errors import AppendUnknown, RefoldError
-from refold_schemas.errors.base import told
 from refold_schemas.events import PartitionClaimed, PartitionReleased, TimerFired
 
 HOUSEKEEPING_S: Final = 0.25
@@ -61,7 +61,8 @@ class WorkerEvent(NamedTuple):
     A traceback is of a run that has failed; it alone is in no log.
 
     `kind`: claimed, resumed, completed, failed, traceback, cancelled, in_doubt, waiting, blocked,
-    diverged, conflict, finding, rejected, forwarded, warning, registry, ended_claim, released, log.
+    diverged, conflict, finding, rejected, forwarded, warning, going_on, registry, ended_claim,
+    released, log.
     """
 
     kind: str
@@ -98,6 +99,7 @@ class PartitionOwner:
         threads: Executor | None,
         lookup_threads: Executor | None,
         keyring: Keyring | None,
+        outages: Outages,
         on_event: Callable[[WorkerEvent], None] | None,
         on_running: Callable[[str | None], None],
         on_overdue: Callable[[Call], None],
@@ -125,7 +127,7 @@ class PartitionOwner:
         self.intake = Intake(self)
         self.parking = Parking(self)
         self.sender = Sender(self)
-        self._on_event, self._on_overdue = on_event, on_overdue
+        self._on_event, self._on_overdue, self._outages = on_event, on_overdue, outages
         self.running = on_running
         """Name the run whose code is running, for the watchdog; None: nobody's."""
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -363,12 +365,15 @@ class PartitionOwner:
         try:
             old = await self.keeper.checkpoint(self._stands_at, whole=self.draining)
         except (RefoldError, OSError, TimeoutError) as error:
-            self.warn_of_log("no checkpoint could be written", error)
+            self.cannot(NO_CHECKPOINT, error)
             return
+        self.can(NO_CHECKPOINT)
         try:
             await self.keeper.delete(old)
         except (RefoldError, OSError, TimeoutError) as error:
-            self.warn_of_log("old snapshots could not be deleted", error)
+            self.cannot(NOT_DELETED, error)
+        else:
+            self.can(NOT_DELETED)
 
     def _stands_at(self) -> Base:
         """The durable position, what this claim says, and what is still owed."""
@@ -503,11 +508,13 @@ class PartitionOwner:
         """A warning with its code."""
         self.tell("warning", run_id, f"{text} ({code})")
 
-    def warn_of_log(self, text: str, error: Exception) -> None:
-        """The log did not answer beside the events; the error's advice is for who ends by it."""
-        why = told(str(error))
-        code = f" ({why.code})" if why.code else ""
-        self.warn("R016", None, f"{text}; it is tried again: {why.message}{code}")
+    def cannot(self, trouble: Trouble, error: Exception, text: str | None = None) -> None:
+        """Something does not answer and is asked again: told once for all partitions."""
+        self._outages.has(self.partition, trouble, error, text)
+
+    def can(self, trouble: Trouble) -> None:
+        """It answers."""
+        self._outages.mended(self.partition, trouble)
 
     def tell_resumed(self, state: RunState) -> None:
         """The boundary of a run that is taken up again, computed once, before any work."""

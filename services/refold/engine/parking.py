@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from refold.engine import decide
 from refold.engine.intake import NotYet, key_of
 from refold.engine.lookup import Lookup
+from refold.engine.outages import NO_SCHEMA
 from refold.log.port import Record, Topic
 from refold_projections.fold import ParkedCommand
 from refold_schemas.codec.codec import FRAME_MAGIC, FRAME_SIZE
@@ -37,7 +38,7 @@ class Parking:
         self._asks = asyncio.Semaphore(ASKS_AT_ONCE)
         self._refused: set[int] = set()
         self._changed = asyncio.Event()
-        self._away = self._full = False
+        self._full = False
         self._commands: Lookup | None = None
 
     def park(self, record: Record, state: str, why: str) -> None:
@@ -88,13 +89,15 @@ class Parking:
                     learnt = True
                     continue
                 if missing is not None and not isinstance(missing, UnknownSchemaId):
-                    self._is_away(missing)
+                    self.owner.cannot(NO_SCHEMA, missing)
                 learnt = False
                 if self._goes_on and self._heads(schema_id):
                     await asyncio.sleep(pause_ms / 1000)
                     pause_ms = min(2 * pause_ms, settings.schema_ask_max_ms)
         finally:
             self._asking.discard(schema_id)
+            if not self._asking and self._goes_on:
+                self.owner.can(NO_SCHEMA)
             self._changed.set()
 
     @property
@@ -130,14 +133,8 @@ class Parking:
                 return error
             except Exception as error:  # whatever it was, it says nothing of the command
                 return SchemaUnavailable(schema_id, f"it cannot be asked for: {line_of(error)}")
-        self._away = False
+        self.owner.can(NO_SCHEMA)
         return None
-
-    def _is_away(self, error: RefoldError) -> None:
-        if not self._away:  # once for each outage
-            self._away = True
-            count = len(self.owner.books.orders.parked)
-            self.owner.warn("R024", None, f"{count} command(s) wait: {error.message}")
 
     def _heads(self, schema_id: int) -> list[ParkedCommand]:
         return [one for one in self.owner.books.orders.heads() if one.schema_id == schema_id]
@@ -152,7 +149,7 @@ class Parking:
 
     async def _unknown(self, schema_id: int, error: UnknownSchemaId) -> None:
         """The registry has no such schema: it may be registered in a moment, or never be."""
-        self._away = False
+        self.owner.can(NO_SCHEMA)
         books, limit_ms = self.owner.books, self.owner.settings.schema_unknown_ms
         if schema_id not in self._refused:
             self._note_unknown(schema_id, error)

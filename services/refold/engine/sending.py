@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from refold.engine.letters import letter_of
 from refold.engine.lookup import Lookup
+from refold.engine.outages import UNSENT
 from refold.log import batch_size, entry_size
 from refold.log.port import Entry, Record, Topic
 from refold_schemas.codec.learning import decode
@@ -34,7 +35,7 @@ class Sender:
     def __init__(self, owner: "PartitionOwner") -> None:
         self.owner = owner
         self._wake = asyncio.Event()
-        self._failing = self._full = False
+        self._full = False
 
     def wake(self) -> None:
         """Something stands in the outbox."""
@@ -72,15 +73,12 @@ class Sender:
             try:
                 await self._send(events, commands)
             except Exception as error:  # it stays in the outbox, whatever it was
-                if not self._failing:  # once for each outage
-                    self._failing = True
-                    count = len(owner.books.orders_durable.outbox)
-                    told = f"{count} message(s) wait to be sent: {line_of(error)}"
-                    owner.warn("R026", None, told)
+                owner.cannot(UNSENT, error, line_of(error))
                 await asyncio.sleep(pause_ms / 1000)
                 pause_ms = min(2 * pause_ms, settings.outbox_max_ms)
             else:
-                self._failing, pause_ms = False, settings.outbox_first_ms
+                owner.can(UNSENT)
+                pause_ms = settings.outbox_first_ms
 
     async def _send(self, events: Lookup, commands: Lookup) -> None:
         """Send the first of what waits. Raises what the log raises, also where that is unknown."""

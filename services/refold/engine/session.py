@@ -124,7 +124,7 @@ class Session:
         """Run the function from the top through every recorded outcome; once.
 
         Returns what it asks for that is not recorded, in the order in which run code asked.
-        Raises nothing but KeyboardInterrupt; what run code raises is asked as Raised.
+        Raises nothing but an operator's KeyboardInterrupt; what run code raises is asked as Raised.
         """
         state = self._state
         if state is None:

@@ -29,8 +29,6 @@ class Settling:
 
     def __init__(self, owner: "PartitionOwner") -> None:
         self.owner = owner
-        self._unanswered: dict[tuple[str, str], int] = {}
-        """How often each slot's lookup gave no answer in this claim."""
         self._places: dict[str, asyncio.Semaphore] = {}
         """Room for lookups, by step."""
 
@@ -271,13 +269,13 @@ class Settling:
             return
         last = now.unsettled[-1]
         if kind == "found":
-            self._unanswered.pop((run_id, slot.name), None)
+            owner.attempts.unanswered.pop((run_id, slot.name), None)
             self._found(run_id, slot.name, last.number, value)
         elif kind == "rejected":
-            self._unanswered.pop((run_id, slot.name), None)
+            owner.attempts.unanswered.pop((run_id, slot.name), None)
             self._rejected(run_id, state, now, definition, value)
         elif kind == "absent" and move.believe:
-            self._unanswered.pop((run_id, slot.name), None)
+            owner.attempts.unanswered.pop((run_id, slot.name), None)
             self._absent(run_id, state, now, last)
         elif kind == "absent":
             wait_ms = max(self.believe_in_ms(run_id, now), 1)
@@ -332,9 +330,8 @@ class Settling:
     def _no_answer(self, run_id: str, state: RunState, slot: Slot, last: Attempt, why: str) -> None:
         """Pending, an exception or rubbish is no answer: said in the boundary, asked again."""
         owner = self.owner
-        times = self._unanswered[run_id, slot.name] = (
-            self._unanswered.get((run_id, slot.name), 0) + 1
-        )
+        unanswered = owner.attempts.unanswered
+        times = unanswered[run_id, slot.name] = unanswered.get((run_id, slot.name), 0) + 1
         settings = owner.settings
         wait_ms = min(settings.lookup_first_ms * 2 ** min(times - 1, 16), settings.lookup_max_ms)
         at_ms = owner.books.now_ms()

@@ -16,6 +16,7 @@ from refold.engine.attempts import CANCEL_S
 from refold.engine.calls import Call
 from refold.engine.clock import Clock, SystemClock
 from refold.engine.ending import ClaimEnded, ClaimFenced, ClaimRefused
+from refold.engine.outages import UNCLAIMED, Outages
 from refold.engine.owner import PartitionOwner, WorkerEvent
 from refold.engine.reporter import Reporter
 from refold.engine.settings import WorkerSettings
@@ -98,6 +99,11 @@ class Worker:
         """Whether it has ended and given up every partition in order."""
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._troubles: dict[str, type[BaseException]] = {}
+        self._outages = Outages(
+            lambda kind, partition, text: self._tell(kind, text, partition=partition),
+            lambda: sum(not task.done() for task in self._tasks.values()),
+            self.clock.boot_ms,
+        )
         self._watchdog = Watchdog(self.settings.stall_ms, self._stalled) if watch else None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._routed = 0
@@ -303,13 +309,15 @@ class Worker:
             self._fail(error)
             return None
         except (ClaimEnded, RefoldError) as error:
-            self._trouble(f"partition {partition}", error, f"partition {partition} is not claimed")
+            text = str(error).replace(START_AGAIN, GOES_ON)
+            self._outages.has(partition, UNCLAIMED, error, text)
             if (isinstance(error, ClaimEnded) and not error.again) or (
                 # No registry is set, or it is another one: it would hold what it cannot serve.
                 isinstance(error, SchemaUnavailable) and not error.mends
             ):
                 self._fail(error)
             return None
+        self._outages.mended(partition)
         self._counts["claims"] += 1
         self.owners[partition] = owner
         if self._stopping.is_set():  # told to stop while it claimed
@@ -328,6 +336,9 @@ class Worker:
 
     def _own_ended(self, task: "asyncio.Task[None]") -> None:
         """Nothing escapes `_own` in silence."""
+        for partition, known in self._tasks.items():
+            if known is task:
+                self._outages.left(partition)
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._fail(error)
@@ -348,6 +359,7 @@ class Worker:
             threads=self._threads,
             lookup_threads=self._lookup_threads,
             keyring=self._keyring,
+            outages=self._outages,
             on_event=self._on_event,
             on_running=_nobody_watches if self._watchdog is None else self._watchdog.now,
             on_overdue=self._overdue,
@@ -485,9 +497,9 @@ class Worker:
             told = f"{type(cause).__name__}: {cause}{where}"
         self._tell("warning", f"{what}, and is tried again: {told}")
 
-    def _tell(self, kind: str, text: str, run_id: str | None = None) -> None:
+    def _tell(self, kind: str, text: str, run_id: str | None = None, partition: int = -1) -> None:
         if self._on_event is not None:
-            self._on_event(WorkerEvent(kind, -1, run_id, text, self.clock.wall_ms()))
+            self._on_event(WorkerEvent(kind, partition, run_id, text, self.clock.wall_ms()))
 
 
 def _nobody_watches(run_id: str | None) -> None:

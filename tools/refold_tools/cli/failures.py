@@ -68,7 +68,7 @@ def error_object(error: RefoldError) -> dict[str, str]:
 
 def as_refold_error(error: Exception) -> RefoldError | None:
     """The error as a RefoldError; None for typer's "no arguments, so here is the help"."""
-    from refold_schemas.errors.cli import Unexpected, UsageRefused
+    from refold_schemas.errors.cli import FolderGone, OutputRefused, Unexpected, UsageRefused
 
     if isinstance(error, RefoldError):
         return error
@@ -78,7 +78,24 @@ def as_refold_error(error: Exception) -> RefoldError | None:
         context = getattr(error, "ctx", None)
         command = getattr(context, "command_path", "refold")
         return UsageRefused(_usage_message(error).rstrip("."), command)
+    if isinstance(error, OSError):
+        if _is_of_output(error):
+            return OutputRefused(error.strerror or str(error))
+        if isinstance(error, FileNotFoundError) and _is_folder_gone():
+            return FolderGone()
     return Unexpected(error, innermost(error))
+
+
+def _is_of_output(error: OSError) -> bool:
+    return any(getattr(one, "refused", None) is error for one in (sys.stdout, sys.stderr))
+
+
+def _is_folder_gone() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _usage_message(error: Any) -> str:

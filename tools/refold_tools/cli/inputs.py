@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from refold_schemas.errors.base import RefoldError
 from refold_schemas.errors.cli import AppUnusable, InputUnreadable, SettingInvalid, UsageRefused
 from refold_schemas.errors.texts import text_of
+from refold_schemas.values.given import once_each
 from refold_tools.cli.failures import shown_path
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def read_json(option: str, given: str | None) -> object:
     else:
         text = given
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=once_each)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise InputUnreadable(option, f"it is not JSON ({error.msg}, {where})") from error

@@ -40,9 +40,41 @@ def open_streams() -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - as above
-    for stream in (sys.stdout, sys.stderr):
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+            setattr(sys, name, Stream(stream))
+
+
+class Stream(io.TextIOWrapper):
+    """What `whole` is; it remembers how it was last refused, so that no other file is blamed."""
+
+    def __init__(self, whole: io.TextIOWrapper) -> None:
+        self.refused: OSError | None = None
+        self._whole = whole  # it would close what both write to
+        super().__init__(
+            whole.buffer,
+            encoding=whole.encoding,
+            errors="backslashreplace",
+            line_buffering=whole.line_buffering,
+            write_through=whole.write_through,
+        )
+
+    def write(self, text: str, /) -> int:
+        """Write it. Raises OSError."""
+        try:
+            return super().write(text)
+        except OSError as error:
+            self.refused = error
+            raise
+
+    def flush(self) -> None:
+        """Write what is kept back. Raises OSError."""
+        try:
+            super().flush()
+        except OSError as error:
+            self.refused = error
+            raise
 
 
 def run_to_end(work: Coroutine[Any, Any, int], *, as_json: bool) -> int:

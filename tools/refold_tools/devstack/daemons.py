@@ -82,12 +82,23 @@ def _look(pid: int) -> _Seen | None:
     return _Seen(fields[0], int(fields[17]), int(fields[19]))
 
 
-def start(launch: Launch, *, log: Path, tied: bool) -> Daemon:
+def start(launch: Launch, *, log: Path, mark: Path, tied: bool) -> Daemon:
     """Start a process in a session of its own; what it writes is added to `log`.
 
-    `tied`: it is killed when this process ends, however that happens.
+    It writes itself into `mark` before it becomes the service: whoever started it may be killed
+    before it notes whom. `tied`: it is killed when this process ends, however that happens.
     """
-    with log.open("ab") as output, warnings.catch_warnings():
+    tie = ends_with_parent(signal.SIGKILL) if tied else None
+    boot = boot_id()
+
+    def first() -> None:
+        if tie is not None:
+            tie()
+        pid = os.getpid()
+        seen = _look(pid)
+        os.write(marked.fileno(), f"{pid} {seen.started if seen else 0} {boot}".encode())
+
+    with log.open("ab") as output, mark.open("wb") as marked, warnings.catch_warnings():
         # Python 3.12 and newer warn of a fork beside threads; what runs in the child takes no lock.
         warnings.simplefilter("ignore", DeprecationWarning)
         process = subprocess.Popen(
@@ -97,12 +108,22 @@ def start(launch: Launch, *, log: Path, tied: bool) -> Daemon:
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=ends_with_parent(signal.SIGKILL) if tied else None,
+            preexec_fn=first,
             **credentials(launch.identity),  # type: ignore[call-overload]
         )
     _children[process.pid] = process
     seen = _look(process.pid)
-    return Daemon(process.pid, seen.started if seen else 0, boot_id())
+    return Daemon(process.pid, seen.started if seen else 0, boot)
+
+
+def marked_in(mark: Path) -> Daemon | None:
+    """The process that wrote itself there, if it still runs."""
+    try:
+        pid, started, boot = mark.read_text().split()
+        one = Daemon(int(pid), int(started), boot)
+    except (FileNotFoundError, ValueError):
+        return None
+    return one if lives(one) else None
 
 
 def credentials(identity: Identity | None) -> dict[str, object]:

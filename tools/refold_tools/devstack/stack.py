@@ -31,7 +31,7 @@ from refold_tools.devstack.layout import (
     processes,
     variables,
 )
-from refold_tools.devstack.state import State, locked, read_state, write_state
+from refold_tools.devstack.state import State, locked, mark_of, read_state, write_state
 from refold_tools.devstack.telling import Tell, quiet
 
 READY_WITHIN_S = 120.0
@@ -244,8 +244,10 @@ class Stack:
         known = self.state
         if name in known.daemons:
             daemons.wait_reaped(known.daemons[name])
-        one = daemons.start(part.launch(), log=self._log(name), tied=self.tied)
+        mark = mark_of(self.folder, name)
+        one = daemons.start(part.launch(), log=self._log(name), mark=mark, tied=self.tied)
         write_state(self.folder, known.with_daemon(name, one))
+        mark.unlink()
 
     def _await_ready(self, names: Iterable[str], tell: Tell) -> None:
         since = time.monotonic()

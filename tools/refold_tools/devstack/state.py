@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from refold_tools.devstack.daemons import Daemon
+from refold_tools.devstack.daemons import Daemon, marked_in
 from refold_tools.devstack.errors import StackBusy, StateUnreadable
 from refold_tools.devstack.layout import Ports
 
 FORMAT = 1
 FILE, LOCK = "state.json", "lock"
+MARK = ".started"
+"""How the file ends into which a process writes itself before the state file names it."""
 
 
 class State(NamedTuple):
@@ -46,11 +48,20 @@ def read_state(folder: Path) -> State | None:
         if stored["format"] != FORMAT:
             raise StateUnreadable(path, f"its format is {stored['format']}, this is {FORMAT}")
         daemons = {name: Daemon(*one) for name, one in stored["daemons"].items()}
+        # Whoever started these was killed before it could write them down.
+        for mark in sorted(folder.glob(f"*{MARK}")):
+            if (one := marked_in(mark)) is not None:
+                daemons[mark.name.removesuffix(MARK)] = one
         return State(Ports.of(stored["ports"]), stored["cluster_id"], daemons)
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StateUnreadable(path, f"{type(error).__name__}: {error}") from error
+
+
+def mark_of(folder: Path, name: str) -> Path:
+    """Where a process writes itself; away again once the state file names it."""
+    return folder / f"{name}{MARK}"
 
 
 def write_state(folder: Path, state: State) -> None:

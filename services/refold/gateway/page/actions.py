@@ -22,6 +22,7 @@ from refold.gateway.state import gateway_of
 from refold_schemas.errors import RefoldError
 from refold_schemas.errors.cli import CommandUndecided, InputUnreadable
 from refold_schemas.errors.gateway import RequestInvalid
+from refold_schemas.values.given import once_each
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
@@ -162,6 +163,6 @@ def _json(text: str) -> object:
     if not text.strip():
         return None
     try:
-        return json.loads(text, parse_constant=constant)
+        return json.loads(text, parse_constant=constant, object_pairs_hook=once_each)
     except (ValueError, RecursionError) as error:
         raise InputUnreadable("result", f"it is not JSON ({error})") from error

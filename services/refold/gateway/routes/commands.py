@@ -16,6 +16,7 @@ from refold.client.pending import refuse_in_advance
 from refold.client.rejected import REASONS, begun_since, is_start, publish_again, rejections
 from refold.gateway.asking import CommandId, Within, patience, run_id_for, scanning
 from refold.gateway.auth import Reader, requires
+from refold.gateway.bodies import StrictRoute
 from refold.gateway.identity import Caller
 from refold.gateway.openapi import TimeZone
 from refold.gateway.paths import RunId
@@ -39,7 +40,7 @@ from refold_schemas.errors.gateway import RequestInvalid
 from refold_schemas.events import CommandRejected
 from refold_schemas.values import check_run_id
 
-router = APIRouter(prefix="/api/v1", tags=["commands"])
+router = APIRouter(prefix="/api/v1", tags=["commands"], route_class=StrictRoute)
 
 Operator = Annotated[Caller, requires(OPERATE)]
 Settler = Annotated[Caller, requires(SETTLE)]
