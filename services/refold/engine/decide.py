@@ -516,9 +516,15 @@ def run_ended(
     proofs = [
         timer("proof", s.name, proof_ms, state.event_count + 1)
         for s in sorted(state.slots.values(), key=lambda s: s.born)
-        if s.absent_until_proven and s.step in lookups and not _is_ok(s)
+        if s.step in lookups and owes_proof(s)
     ]
     return (*needless, end, *proofs)
+
+
+def owes_proof(slot: Slot) -> bool:
+    """Whether its last word is an absence that nobody has contradicted yet."""
+    conflicted = any(last.conflict_written for last in slot.attempts[-1:])
+    return slot.absent_until_proven and not conflicted and not _is_ok(slot)
 
 
 def _is_ok(slot: Slot) -> bool:

@@ -422,13 +422,13 @@ class PartitionOwner:
         timer = None if state is None else state.timers.get(timer_id)
         if state is None or timer is None or timer.generation != generation or self.ended:
             return
-        if state.ended is not None and timer.kind != "proof":
+        if timer.kind == "proof":
+            self.settling.prove(state, timer)
+            return
+        if state.ended is not None:
             return
         then = self.driver.then_deliver(run_id, timer.slot) if timer.kind == "sleep" else None
         self.books.commit(run_id, (TimerFired(timer_id, generation),), then=then)
-        if timer.kind == "proof":
-            self.settling.prove(run_id, timer.slot)
-            return
         actor = self.driver.actors.get(run_id)
         if actor is None or (actor.session is None and state.cancel is None):
             self.driver.activate(run_id)

@@ -11,8 +11,14 @@ from refold.engine.books import DecisionTooLarge
 from refold.engine.far_system import Answered, ask_far_system
 from refold.engine.recovery import Do, Facts, Move, believe_in_ms, next_move
 from refold.engine.session import ChunkAsked
-from refold_projections.fold import FAILED, NEVER_STARTED, Attempt, RunState, Slot
-from refold_schemas.events import EvidenceConflict, RunEvent
+from refold_projections.fold import FAILED, NEVER_STARTED, Attempt, RunState, Slot, Timer
+from refold_schemas.events import (
+    EvidenceConflict,
+    RunEvent,
+    TimerCancelled,
+    TimerFired,
+    TimerScheduled,
+)
 from refold_schemas.values import Policy, Unrecordable, encode_error
 
 if TYPE_CHECKING:
@@ -364,38 +370,57 @@ class Settling:
 
     # ---- proofs
 
-    def prove(self, run_id: str, name: str) -> None:
-        """A day later: look once more for an effect whose absence was a slot's last word."""
-        owner = self.owner
-        state = owner.books.states.get(run_id)
-        slot = None if state is None else state.slots.get(name)
-        definition = None if slot is None else owner.app.steps.get(slot.step)
-        if slot is None or definition is None or definition.lookup is None:
-            return
-        if slot.absent_until_proven:
-            owner.background(self._prove(run_id, slot, definition))
+    def prove(self, state: RunState, timer: Timer) -> None:
+        """A day later: look once more for an effect whose absence was a slot's last word.
 
-    async def _prove(self, run_id: str, slot: Slot, definition: StepDef) -> None:
+        The look after this one is on record before it is made: one without an answer, one whose
+        claim ends meanwhile, and one that ends its process are made again, an hour later. A step
+        that this app cannot look up is left to a claim of one that can.
+        """
+        owner = self.owner
+        run_id, slot = state.run_id, state.slots.get(timer.slot)
+        fired = TimerFired(timer.timer_id, timer.generation)
+        if slot is None or not decide.owes_proof(slot):
+            owner.books.commit(run_id, (fired,))
+            return
+        definition = owner.app.steps.get(slot.step)
+        if definition is None or definition.lookup is None:
+            return
+        look = (run_id, slot, definition)
+        at_ms = owner.books.now_ms()
+        again = decide.timer("proof", slot.name, at_ms + PROOF_AGAIN_MS, state.event_count + 1)
+        owner.books.commit(
+            run_id,
+            (fired, again),
+            at_ms=at_ms,
+            then=lambda: owner.background(self._prove(*look, again)),
+        )
+
+    async def _prove(
+        self, run_id: str, slot: Slot, definition: StepDef, again: TimerScheduled
+    ) -> None:
         kind, _ = await self.ask_far_system(definition, slot.effect_key)
         owner = self.owner
-        if owner.ended:
+        if owner.ended or kind == "none":
             return
-        state = owner.books.states[run_id]
-        last = slot.attempts[-1]
-        if kind == "found":
-            settled = f"{last.status} was the slot's last word"
-            owner.books.commit(
+        needless = TimerCancelled(again.timer_id, again.generation)
+        now = owner.books.states[run_id].slots[slot.name]
+        if kind != "found" or not decide.owes_proof(now) or now.effect_key != slot.effect_key:
+            owner.books.commit(run_id, (needless,))
+            return
+        last = now.attempts[-1]
+        settled = f"{last.status} was the slot's last word"
+        owner.books.commit(
+            run_id,
+            (
+                EvidenceConflict(slot.name, last.number, settled, "a lookup found it later"),
+                needless,
+            ),
+            then=lambda: owner.tell(
+                "conflict",
                 run_id,
-                (EvidenceConflict(slot.name, last.number, settled, "a lookup found it later"),),
-                then=lambda: owner.tell(
-                    "conflict",
-                    run_id,
-                    f"{slot.name}: found after all",
-                    slot=slot.name,
-                    attempt=last.number,
-                ),
-            )
-        elif kind == "none":
-            at_ms = owner.books.now_ms()
-            event = decide.timer("proof", slot.name, at_ms + PROOF_AGAIN_MS, state.event_count + 1)
-            owner.books.commit(run_id, (event,), at_ms=at_ms)
+                f"{slot.name}: found after all",
+                slot=slot.name,
+                attempt=last.number,
+            ),
+        )
