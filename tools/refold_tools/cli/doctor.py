@@ -257,7 +257,7 @@ async def _newest_ms(log: "Log", number: int) -> int:
             records = await log.read(Topic.EVENTS, number, offset)
             if not records:
                 break
-            newest_ms = max(newest_ms, *(one.append_ms for one in records))
+            newest_ms = records[-1].append_ms
             offset = records[-1].offset + 1
         if newest_ms or end - back <= start:
             return newest_ms
@@ -466,7 +466,7 @@ def _clock(last_append_ms: int) -> Finding:
             WRONG,
             "clock",
             f"this machine's clock is {ahead_ms / 1000:.1f} s behind the log's last record",
-            "set the clock: a worker would refuse to serve",
+            "set it, or workers refuse to serve; if it is right, see docs/errors/R015.md",
         )
     return Finding(OK, "clock", "not behind the log's last record")
 
