@@ -701,6 +701,29 @@ def test_an_interrupt_while_modules_are_loaded_is_no_traceback(project: Project)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
+@pytest.mark.parametrize(
+    "command",
+    ["history r1", "runs", "runs --json", "doctor", "--help", "run", "worker shop:app"],
+)
+def test_output_that_has_no_room_is_said_and_is_no_defect(project: Project, command: str) -> None:
+    project.call("run", "shop:app", "shop", "--input", '{"id": "o1"}', "--run-id", "r1")
+    if command == "run":
+        command = 'run shop:app shop --run-id r1 --input \'{"id": "o1"}\''
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m refold_tools.cli {command} > /dev/full"],
+        cwd=project.folder,
+        env=project.environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "cannot be written where its output goes: No space left on device" in done.stderr
+    assert done.stderr.endswith("(R534)\n")
+    assert not crashed(done.stderr)
+
+
 def test_a_reader_that_goes_away_is_no_error(project: Project) -> None:
     project.call("run", "shop:app", "shop", "--input", '{"id": "o1"}', "--run-id", "r1")
     script = f"{sys.executable} -m refold_tools.cli history r1 | head -1"

@@ -489,6 +489,22 @@ SAID_MAX = 500
 """Characters of an unexpected exception's message that are shown."""
 
 
+class OutputLost(RefoldError):
+    """The command line's own output cannot be written: its disk is full, say."""
+
+    code: ClassVar[str] = "R534"
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"what the command says cannot be written where its output goes: {reason}",
+            kept="what the command has done, said or not; of the log everything",
+            next="make room there, or send the output elsewhere, and ask again; what was asked for "
+            "and done is told, not done twice",
+        )
+
+
 class Unexpected(RefoldError):
     """An exception that nobody foresaw: a defect of refold, or of code that it called."""
 

@@ -20,6 +20,8 @@ def report(error: Exception, *, as_json: bool, debug: bool) -> int:
     """Say what went wrong and return the exit code."""
     if debug:
         traceback.print_exception(error, file=sys.stderr)
+    from refold_schemas.errors.cli import OutputLost
+
     known = as_refold_error(error)
     if known is None:  # the help text, asked for by giving no arguments
         print(_usage_message(error))
@@ -29,7 +31,7 @@ def report(error: Exception, *, as_json: bool, debug: bool) -> int:
             print_json({"error": error_object(known)})
         sys.stdout.flush()
         said = as_json
-    except OSError:  # nobody reads it, or there is no room for it
+    except (OSError, OutputLost):  # nobody reads it, or there is no room for it
         said = False
     if not said:
         with suppress(OSError):

@@ -8,7 +8,8 @@ import io
 import os
 import sys
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 LEAVE_S = 1.0
@@ -19,6 +20,32 @@ INTERRUPTED = 130
 
 _alone = False
 """Whether this process is the command's own: only then may it be ended."""
+
+
+class Stdout(io.TextIOWrapper):
+    """The process's stdout, which says of an error that it is its own. Raises OutputLost."""
+
+    def write(self, text: str) -> int:
+        """As it is, but for the error."""
+        with _lost():
+            return super().write(text)
+
+    def flush(self) -> None:
+        """As it is, but for the error."""
+        with _lost():
+            super().flush()
+
+
+@contextmanager
+def _lost() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:  # whoever read it has gone, which is no error
+        raise
+    except OSError as error:
+        from refold_schemas.errors.cli import OutputLost
+
+        raise OutputLost(error.strerror or str(error)) from error
 
 
 def run_process() -> NoReturn:
@@ -45,6 +72,9 @@ def open_streams() -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - as above
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        encoding, lines = sys.stdout.encoding, sys.stdout.line_buffering
+        sys.stdout = Stdout(sys.stdout.detach(), encoding, line_buffering=lines)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
