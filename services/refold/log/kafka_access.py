@@ -9,7 +9,12 @@ from typing import Any
 
 from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import create_conn
-from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaStorageError
+from aiokafka.errors import (
+    BrokerResponseError,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaStorageError,
+)
 
 # Its own lines about a lost connection go where the program logs to, not on the terminal's stderr
 # beside the sentence that refold says.
@@ -100,6 +105,7 @@ def told(error: BaseException) -> str:
         return error.strerror or str(error) or name
     text = " ".join(str(error).split())
     if isinstance(error, KafkaError):
-        text = text.removeprefix(f"[Error {error.errno}] ")
+        if isinstance(error, BrokerResponseError):
+            text = text.removeprefix(f"[Error {error.errno}] ")
         text = text.removeprefix(type(error).__name__).lstrip(": ")
     return f"{name}: {text}" if text else name
