@@ -196,15 +196,20 @@ def test_many_who_open_at_once_make_one_log(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_append_time_does_not_follow_a_clock_that_is_set_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [1, 2])
+def test_append_time_follows_no_small_step_back_and_every_large_one(
+    tmp_path: Path, count: int
+) -> None:
     async def main() -> None:
         now = [1_000_000]
         log = SqliteLog(tmp_path / "log.db", now_ms=lambda: now[0])
         await log.open(create=True)
         times = []
-        for now[0] in (1_000_000, 400, 1_000_001):
-            times.append((await log.append(Topic.EVENTS, 0, entries(1))).append_ms)
-        assert times == [1_000_000, 1_000_000, 1_000_001]
+        for now[0] in (1_000_000, 995_000, 1_000_001, 995_000, 400, 401):
+            several = [log.append(Topic.EVENTS, 0, entries(1)) for _ in range(count)]
+            times += [ack.append_ms for ack in await asyncio.gather(*several)]
+        expected = (1_000_000, 1_000_000, 1_000_001, 995_000, 400, 401)
+        assert times == [ms for ms in expected for _ in range(count)]
         await log.close()
 
     asyncio.run(main())

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -69,15 +70,17 @@ class Broker:
     """One broker with its data in `directory`; its ports stay the same over restarts.
 
     With `secure` it has a second one, `secure_server`, over TLS: for `USER` with `PASSWORD` or
-    one of `SCRAM_PASSWORDS`; the certificate to trust is `cafile`.
+    one of `SCRAM_PASSWORDS`; the certificate to trust is `cafile`. `more` are settings of it.
     """
 
-    def __init__(self, folder: Path, *, secure: bool = False) -> None:
+    def __init__(
+        self, folder: Path, *, secure: bool = False, more: Mapping[str, str] | None = None
+    ) -> None:
         self.directory = folder / NAME
         self.cafile = folder / "cert.pem"
         secure_port = free_port()
         self.secure_server = f"{HOST}:{secure_port}"
-        ports, settings = Ports.free(), dict(SETTINGS)
+        ports, settings = Ports.free(), SETTINGS | dict(more or {})
         if secure:
             self._certify(folder)
             settings |= secure_settings(ports, secure_port, folder / "both.pem")

@@ -414,6 +414,33 @@ def test_a_command_waits_in_the_log_for_a_worker(project: Project) -> None:
     assert len(project.charges) == 1
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_a_command_waits_is_answered_with_what_stands_in_the_log(
+    project: Project, number: signal.Signals
+) -> None:
+    """Nobody has to guess under which id a run will start once a worker comes."""
+    project.call("namespace", "create")
+    asking = project.begin("start", "sleeper", "--within", "600", "--json")
+    waits = False
+    while not waits:
+        main(["doctor"])
+        waits = "1 command(s) wait" in project.capsys.readouterr().out
+    assert asking.end(number) == 3
+    error = json.loads(asking.out[-1])["error"]
+    assert (error["code"], error["kept"]) == (
+        "R535",
+        "the command; it stands in the log and is applied once",
+    )
+    run_id = error["next"].split()[2].strip("`")
+    worker = project.worker()
+    worker.says(run_id)
+    waiting = project.begin("start", "sleeper", "--run-id", run_id, "--wait")
+    waiting.says("was there already")
+    assert waiting.end(number) == 3
+    assert "Kept: the run; it goes on wherever a worker lives." in "".join(waiting.err)
+    assert worker.end(signal.SIGTERM) == 0
+
+
 def test_a_run_is_cancelled_and_a_failed_one_is_retried(project: Project) -> None:
     project.call("namespace", "create")
     project.worker()
@@ -644,6 +671,56 @@ def test_who_cannot_reach_the_log_is_tried_again_while_others_serve(
 
 
 # ---- at the edge
+
+
+INTERRUPTED_WHILE_LOADING = """
+import sys
+from refold_tools.cli.leaving import run_process
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "asyncio" or name == "refold_tools.cli.failures":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupt())
+sys.argv = ["refold", "doctor"]
+run_process()
+"""
+
+
+def test_an_interrupt_while_modules_are_loaded_is_no_traceback(project: Project) -> None:
+    """What takes long to load is loaded where somebody waits for the interrupt."""
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_WHILE_LOADING],
+        cwd=project.folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("command", ["history r1", "doctor", "run"])
+def test_what_a_run_has_to_say_and_finds_no_room_is_no_defect(
+    project: Project, command: str
+) -> None:
+    project.call("run", "shop:app", "shop", "--input", '{"id": "o1"}', "--run-id", "r1")
+    if command == "run":
+        command = 'run shop:app shop --run-id r1 --input \'{"id": "o1"}\''
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m refold_tools.cli {command} > /dev/full"],
+        cwd=project.folder,
+        env=project.environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "output could not be written: No space left on device" in done.stderr
+    assert done.stderr.endswith("(R533)\n")
+    assert not crashed(done.stderr)
 
 
 def test_a_reader_that_goes_away_is_no_error(project: Project) -> None:

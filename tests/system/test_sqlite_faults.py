@@ -15,10 +15,13 @@ from typing import Any
 
 import pytest
 
+from refold import App, Client, RunContext
+from refold.engine.clock import SystemClock
 from refold.log import Entry, Topic
 from refold.log.sqlite import SqliteLog
 from refold.log.sqlite_commits import Commits
 from refold.log.sqlite_watch import FILE_CHECK_MS
+from refold.worker import Worker
 from refold_schemas.errors import (
     AppendUnknown,
     LogCorrupted,
@@ -724,6 +727,42 @@ with BlockingClient(sys.argv[1], create=True) as client:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     assert client.runs() == []
 """
+
+
+class Ahead(SystemClock):
+    """The machine's clocks, of which the wall clock is ten years ahead."""
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + 10 * 365 * 86_400_000
+
+
+def test_a_log_that_a_wrong_clock_has_written_is_served_once_the_clock_is_right(
+    tmp_path: Path,
+) -> None:
+    """On one machine the log's clock is the one that was set right: nobody waits ten years."""
+    app = App("shop")
+
+    @app.run("order")
+    async def order(ctx: RunContext, pence: int) -> int:
+        return pence
+
+    async def serve(run_id: str, clock: SystemClock) -> None:
+        log = SqliteLog(tmp_path / "log.db", now_ms=clock.wall_ms)
+        await log.open(create=True)
+        worker = Worker(app, log, clock=clock, watch=False)
+        serving = asyncio.create_task(worker.run())
+        async with Client(log) as client:
+            started = asyncio.create_task(client.start("order", 5, run_id=run_id))
+            await asyncio.wait([started, serving], return_when=asyncio.FIRST_COMPLETED)
+            if serving.done():
+                await serving
+            assert await (await started).result() == 5
+        worker.stop()
+        await serving
+        await log.close()
+
+    asyncio.run(serve("of the wrong clock", Ahead()))
+    asyncio.run(serve("of the right clock", SystemClock()))
 
 
 def test_a_client_is_not_shared_with_a_process_that_was_forked(tmp_path: Path) -> None:

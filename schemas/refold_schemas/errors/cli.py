@@ -417,6 +417,26 @@ class RunInterrupted(RefoldError):
         )
 
 
+class AskingInterrupted(RefoldError):
+    """The command line was told to stop before what it had asked for was answered."""
+
+    code: ClassVar[str] = "R535"
+    exit_code: ClassVar[int] = 3
+
+    def __init__(self, run_id: str, command: str, *, sent: bool, answered: bool) -> None:
+        self.run_id, self.command, self.sent, self.answered = run_id, command, sent, answered
+        if answered:
+            what, kept = "the run had ended", "the run; it goes on wherever a worker lives"
+        else:
+            what, stands = "a worker had answered", "it stands in the log and is applied once"
+            kept = f"the command; {stands}" if sent else f"nothing, or the command: then {stands}"
+        super().__init__(
+            f"`refold {command}` for run {run_id} was stopped by a signal before {what}",
+            kept=kept,
+            next=f"`{shell_line('refold why', run_id)}` says what became of it",
+        )
+
+
 class CommandGone(RefoldError):
     """A rejected command is to be published again, and nobody has its bytes any more."""
 

@@ -9,7 +9,12 @@ from typing import Any
 
 from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import create_conn
-from aiokafka.errors import KafkaConnectionError, KafkaError
+from aiokafka.errors import (
+    BrokerResponseError,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaStorageError,
+)
 
 # Its own lines about a lost connection go where the program logs to, not on the terminal's stderr
 # beside the sentence that refold says.
@@ -94,9 +99,13 @@ def told(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
     name = type(error).__name__.removesuffix("Error")
+    if isinstance(error, KafkaStorageError):  # all that a broker says of ENOSPC, EROFS and EIO
+        return f"{name}: a broker cannot use its disk (full, read-only or broken; its log says why)"
     if isinstance(error, OSError):
         return error.strerror or str(error) or name
     text = " ".join(str(error).split())
     if isinstance(error, KafkaError):
+        if isinstance(error, BrokerResponseError):
+            text = text.removeprefix(f"[Error {error.errno}] ")
         text = text.removeprefix(type(error).__name__).lstrip(": ")
     return f"{name}: {text}" if text else name

@@ -5,10 +5,17 @@ the namespace was young. Topics that have got more partitions are served once so
 that: then there is a claim in the last of the new partitions, which records the old count too.
 """
 
+import asyncio
+
 from refold.log.port import Log, LogFacts, Record, Topic
 from refold_schemas.codec import KIND_CLAIM, Codec, RecordHeader
 from refold_schemas.codec.learning import decode
-from refold_schemas.errors import PartitionsRaised, SchemaUnavailable, UndecodableRecord
+from refold_schemas.errors import (
+    LogUnavailable,
+    PartitionsRaised,
+    SchemaUnavailable,
+    UndecodableRecord,
+)
 from refold_schemas.events import PartitionClaimed
 from refold_schemas.snapshots import Checkpoint
 
@@ -21,14 +28,23 @@ STEP = 256
 async def routing_count(log: Log, codec: Codec) -> int:
     """Over how many partitions runs are routed: as many as the topics have, if nobody has claimed.
 
-    A few small reads, and none where the count cannot be raised. Raises what `Log.read` raises.
+    A few small reads, and none where the count cannot be raised. Any partition's claims say it, so
+    one that cannot be read is no hindrance. Raises what `Log.read` raises where no other says it.
     """
     facts = log.facts
-    if facts.partition_counts:
-        for partition in range(facts.partition_count):
+    partitions = range(facts.partition_count if facts.partition_counts else 0)
+    for partition in partitions:
+        try:
             recorded = await recorded_count(log, codec, partition)
-            if recorded is not None:
-                return recorded
+        except LogUnavailable:
+            # All others at once: of a log that is away as a whole each would wait in its turn.
+            rest = (recorded_count(log, codec, other) for other in partitions[partition + 1 :])
+            for answer in await asyncio.gather(*rest, return_exceptions=True):
+                if isinstance(answer, int):
+                    return answer
+            raise
+        if recorded is not None:
+            return recorded
     return facts.partition_count
 
 

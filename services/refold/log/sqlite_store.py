@@ -16,6 +16,8 @@ from refold_schemas.errors.log import LogCorrupted, OffsetOutOfRange
 
 TOMBSTONE_MS = 24 * 3_600_000
 """How long the deletion of a key in `snapshots` can still be read, as Kafka's default."""
+STEP_BACK_MAX_MS = 5_000
+"""By so much the log's clock may be ahead of the machine's: as much as a claim allows."""
 
 
 class Stream(NamedTuple):
@@ -208,6 +210,15 @@ def _damage(place: Place, stream: Stream, offset: int | None, reason: str) -> Lo
     )
 
 
+def _append_ms(now_ms: int, last_ms: int) -> int:
+    """The log's own clock: the machine's, but for small steps back, which it waits out.
+
+    A clock that was set back by more was wrong, or is: were the log to go on from where it stood,
+    nobody could claim it (R015) until then, which may be years.
+    """
+    return now_ms if last_ms - now_ms > STEP_BACK_MAX_MS else max(now_ms, last_ms)
+
+
 def store(
     connection: sqlite3.Connection,
     place: Place,
@@ -221,8 +232,7 @@ def store(
     touched: dict[Stream, Extent] = {}
     for stream, entries, payloads in batches:
         extent = extents.get(stream) or extent_to_write(connection, place, stream)
-        # The clock of the machine may be set back; the log's own never runs backwards.
-        append_ms = max(now_ms, extent.append_ms)
+        append_ms = _append_ms(now_ms, extent.append_ms)
         count, position = len(entries), stream.first + extent.end
         if stream.topic is Topic.SNAPSHOTS:
             _store_latest(connection, stream, entries, payloads, position, append_ms)
@@ -264,7 +274,7 @@ def store_one(
     number is what an append costs there.
     """
     stream, entries, payloads = batch
-    append_ms = max(now_ms, extent.append_ms)
+    append_ms = _append_ms(now_ms, extent.append_ms)
     count, position = len(entries), stream.first + extent.end
     body = seal(*payloads[0], position=position, record_count=count, append_ms=append_ms)
     stored = connection.execute(

@@ -1,8 +1,10 @@
 """The commands that ask for something: start, resolve, retry and cancel. A worker decides them."""
 
+import asyncio
 import uuid
+from collections.abc import Callable, Coroutine
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,6 +26,41 @@ from refold_tools.cli.options import (
 if TYPE_CHECKING:
     from refold.client import Client
     from refold_schemas.commands import CancelRun, ResolveStep, RetryRun
+
+
+def _ask(
+    command: str,
+    run_id: str,
+    log: str | None,
+    work: "Callable[[Client, asyncio.Event], Coroutine[Any, Any, int]]",
+) -> int:
+    """As `ask`, but a signal ends the waiting with a word about what was asked for.
+
+    `work` sets its event once it has a worker's answer. Raises AskingInterrupted.
+    """
+
+    async def until_stopped(client: "Client") -> int:
+        from refold_schemas.errors.cli import AskingInterrupted
+        from refold_tools.cli.signals import stop_on_signals
+
+        answered, stopped = asyncio.Event(), asyncio.Event()
+        working = asyncio.create_task(work(client, answered))
+
+        def stop() -> None:
+            stopped.set()
+            working.cancel()
+
+        with stop_on_signals(stop):
+            try:
+                return await working
+            except asyncio.CancelledError:
+                if not stopped.is_set():
+                    raise
+                raise AskingInterrupted(
+                    run_id, command, sent=bool(client.sent), answered=answered.is_set()
+                ) from None
+
+    return ask(log, until_stopped)
 
 
 async def _patience(client: "Client", run_id: str, within: float | None) -> timedelta:
@@ -56,17 +93,18 @@ def start(
     A run id that exists with the same name and input is that run: nothing is started twice.
     """
     data = read_json("--input", given)
+    wanted = str(uuid.uuid4()) if run_id is None else run_id
 
-    async def work(client: "Client") -> int:
+    async def work(client: "Client", answered: asyncio.Event) -> int:
         from refold_schemas.values import check_run_id
         from refold_tools.cli.ending import finish, outcome_of
         from refold_tools.cli.output import print_json, say
 
         client.by = asker(by)
-        wanted = str(uuid.uuid4()) if run_id is None else run_id
         check_run_id(wanted)
         patience = await _patience(client, wanted, within)
         handle = await client.start(name, data, run_id=wanted, version=version, within=patience)
+        answered.set()
         told = f"started {handle.run_id}"
         status = ""
         if handle.existed or (as_json and not wait):
@@ -85,7 +123,7 @@ def start(
         await handle.wait()
         return finish(await outcome_of(client, handle.run_id, zone_of()), as_json=as_json)
 
-    return ask(log, work)
+    return _ask("start", wanted, log, work)
 
 
 def resolve(
@@ -130,7 +168,7 @@ def resolve(
         raise UsageRefused("--did-not-happen takes no --result", "refold resolve")
     data = read_json("--result", result)
 
-    async def work(client: "Client") -> int:
+    async def work(client: "Client", answered: asyncio.Event) -> int:
         from refold_schemas.commands import ResolveStep
 
         state = await client.find(run_id)
@@ -149,10 +187,11 @@ def resolve(
             why=why,
             within=await _patience(client, run_id, within),
         )
+        answered.set()
         verdict = "happened" if happened else "did not happen"
         return await _accepted(client, run_id, f"{slot} {verdict}", as_json=as_json)
 
-    return ask(log, work)
+    return _ask("resolve", run_id, log, work)
 
 
 def retry(
@@ -176,7 +215,7 @@ def retry(
 ) -> int:
     """Let a diverged or blocked run go on, or try the failure of a failed one again."""
 
-    async def work(client: "Client") -> int:
+    async def work(client: "Client", answered: asyncio.Event) -> int:
         from refold_schemas.commands import RetryRun
 
         await _refuse_in_advance(client, RetryRun("", run_id, slot, fresh_key, asker(by), why))
@@ -188,9 +227,10 @@ def retry(
             why=why,
             within=await _patience(client, run_id, within),
         )
+        answered.set()
         return await _accepted(client, run_id, "it goes on", as_json=as_json)
 
-    return ask(log, work)
+    return _ask("retry", run_id, log, work)
 
 
 def cancel(
@@ -203,16 +243,17 @@ def cancel(
 ) -> int:
     """End a run: nothing new starts, what is open is settled first, then it is cancelled."""
 
-    async def work(client: "Client") -> int:
+    async def work(client: "Client", answered: asyncio.Event) -> int:
         from refold_schemas.commands import CancelRun
 
         await _refuse_in_advance(client, CancelRun("", run_id, asker(by), why))
         await client.cancel(
             run_id, by=asker(by), why=why, within=await _patience(client, run_id, within)
         )
+        answered.set()
         return await _accepted(client, run_id, "cancellation asked for", as_json=as_json)
 
-    return ask(log, work)
+    return _ask("cancel", run_id, log, work)
 
 
 async def _refuse_in_advance(

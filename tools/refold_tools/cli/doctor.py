@@ -11,7 +11,7 @@ from refold_tools.cli.options import JsonOption, LogOption
 if TYPE_CHECKING:
     from refold.client import Client
     from refold.log import Log
-    from refold_schemas.errors import SchemaUnavailable
+    from refold_schemas.errors import LogUnavailable, SchemaUnavailable
 
 CLOCK_SKEW_MAX_MS = 5_000
 """What a worker refuses to serve with (design, section 3.1, rule 1)."""
@@ -152,7 +152,7 @@ async def _examine(url: str) -> Examined:
 async def _examine_partitions(log: "Log", findings: list[Finding]) -> Examined:
     """What the records say. Raises SchemaUnavailable where not even a claim can be read."""
     from refold.client.client import Client
-    from refold_schemas.errors import SchemaUnavailable
+    from refold_schemas.errors import LogUnavailable, SchemaUnavailable
     from refold_tools.cli.output import ReadingProgress
 
     progress = ReadingProgress()
@@ -164,7 +164,7 @@ async def _examine_partitions(log: "Log", findings: list[Finding]) -> Examined:
             for number in range(log.facts.partition_count):
                 try:
                     partition, newest_ms = await _partition(client, number)
-                except SchemaUnavailable as unknown:
+                except (SchemaUnavailable, LogUnavailable) as unknown:
                     findings.append(_unread(f"p{number}", unknown))
                     continue
                 partitions.append(partition)
@@ -257,7 +257,7 @@ async def _newest_ms(log: "Log", number: int) -> int:
             records = await log.read(Topic.EVENTS, number, offset)
             if not records:
                 break
-            newest_ms = max(newest_ms, *(one.append_ms for one in records))
+            newest_ms = records[-1].append_ms
             offset = records[-1].offset + 1
         if newest_ms or end - back <= start:
             return newest_ms
@@ -329,7 +329,7 @@ async def _of_registry() -> list[Finding]:
     return [Finding(WRONG, "registry", f"{problems[0]}{more}", then)]
 
 
-def _unread(what: str, unknown: "SchemaUnavailable") -> Finding:
+def _unread(what: str, unknown: "SchemaUnavailable | LogUnavailable") -> Finding:
     return Finding(WRONG, what, f"it cannot be read: {unknown.message}", unknown.next)
 
 
@@ -466,7 +466,7 @@ def _clock(last_append_ms: int) -> Finding:
             WRONG,
             "clock",
             f"this machine's clock is {ahead_ms / 1000:.1f} s behind the log's last record",
-            "set the clock: a worker would refuse to serve",
+            "set it, or workers refuse to serve; if it is right, see docs/errors/R015.md",
         )
     return Finding(OK, "clock", "not behind the log's last record")
 

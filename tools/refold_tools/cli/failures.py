@@ -49,8 +49,9 @@ def hard_exit(worker: "Callable[[], Worker]", *, as_json: bool) -> Callable[[int
         failure = worker().failure
         if isinstance(failure, Exception):
             report(failure, as_json=as_json, debug=False)
-        sys.stdout.flush()
-        sys.stderr.flush()
+        with suppress(OSError):  # it ends, whether or not there is room for its words
+            sys.stdout.flush()
+            sys.stderr.flush()
         os._exit(code)
 
     return end

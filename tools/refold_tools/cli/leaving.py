@@ -4,7 +4,6 @@ A thread cannot be cancelled, and Python waits at its exit for all of them; asyn
 own pool and for coroutines that swallow their cancellation.
 """
 
-import asyncio
 import io
 import os
 import sys
@@ -15,6 +14,9 @@ from typing import Any, NoReturn
 LEAVE_S = 1.0
 """How long the process may take to end by itself after the last word."""
 
+INTERRUPTED = 130
+"""The exit code of a process that SIGINT has ended, as shells have it."""
+
 _alone = False
 """Whether this process is the command's own: only then may it be ended."""
 
@@ -22,11 +24,14 @@ _alone = False
 def run_process() -> NoReturn:
     """Run the command line as this process and end it with its exit code."""
     global _alone
-    from refold_tools.cli import main
-
     _alone = True
-    open_streams()
-    code = main()
+    try:
+        from refold_tools.cli import main
+
+        open_streams()
+        code = main()
+    except KeyboardInterrupt:  # while what `main` needs is imported
+        code = INTERRUPTED
     _leave_soon(code)
     sys.exit(code)
 
@@ -82,6 +87,7 @@ def run_to_end(work: Coroutine[Any, Any, int], *, as_json: bool) -> int:
 
     What it raises is said at once: asyncio may never come to an end where a thread does not.
     """
+    import asyncio  # here: it takes longest to load, and an interrupt until then has nobody
 
     async def whole() -> int:
         try:
