@@ -49,9 +49,9 @@ from refold_schemas.events import CommandRejected
 from refold_schemas.values import canon_of, check_run_id, encode_value
 
 BY_DEFAULT = "client"
-SEND_MIN_S = 1.0
+SEND_MIN_S = 5.0
 """How long the log has to store a command, however short `within` is: 0 means do not wait for its
-decision."""
+decision. As long as a partition that changes its leader mostly takes."""
 
 
 class Client(Questions):
