@@ -11,7 +11,7 @@ from refold.engine.books import Books
 from refold.engine.claiming import namespace_place
 from refold.engine.ending import ClaimRefused
 from refold.log import partition_for
-from refold.log.memory import AppendCall, AppendFault, Faults, ReadCall, ReadFault
+from refold.log.memory import Answer, AppendCall, AppendFault, Faults, ReadCall, ReadFault
 from refold.log.port import Entry, Topic
 from refold.worker import CallOverdue, WorkerSettings
 from refold.worker.overdue import EXIT_OVERDUE
@@ -375,3 +375,39 @@ def test_run_code_that_swallows_its_teardown_is_told_of_when_it_is_cancelled_too
     lab.cancel()
     assert lab.run(5, until=lambda: lab.status() == "cancelled")
     assert any("(R018)" in one.text for one in lab.told)
+
+
+class NoSnapshots(Faults):
+    """A log that takes no snapshots while it is full, or none of what deletes old ones."""
+
+    full = deletes_nothing = False
+
+    def on_append(self, call: AppendCall) -> AppendFault | None:
+        deletes = call.entries[0].value is None
+        if call.topic is Topic.SNAPSHOTS and (self.full or (self.deletes_nothing and deletes)):
+            return AppendFault(store_at_ms=(), answer=Answer.ERROR)
+        return None
+
+
+@pytest.mark.parametrize("what", ["full", "deletes_nothing"])
+def test_what_a_checkpoint_could_not_do_is_done_later_though_nothing_else_happens(
+    what: str,
+) -> None:
+    """Else the outage would seem to last as long as nobody starts a run, and snapshots stay."""
+    lab = Lab()
+    faults = lab.broker.faults = NoSnapshots()
+    lab.worker(Mail(takes_s=1.0).app)
+
+    def keys() -> set[bytes]:
+        """Those that stand."""
+        last = {record.key: record.value for record in lab.broker.records(Topic.SNAPSHOTS, 0)}
+        return {key or b"" for key, value in last.items() if value is not None}
+
+    lab.start("order", run_id="run-1")
+    assert lab.run(120, until=lambda: len(keys()) == 2)
+    setattr(faults, what, True)
+    lab.start("order", run_id="run-2")
+    assert lab.run(120, until=lambda: any("(R016)" in event.text for event in lab.told))
+    setattr(faults, what, False)
+    assert lab.run(120, until=lambda: any(event.kind == "going_on" for event in lab.told))
+    assert sorted(key.partition(b"/")[0] for key in keys()) == [b"", b"run-1", b"run-2"]

@@ -135,6 +135,8 @@ class PartitionOwner:
         self._told: set[str] = set()
         self._checkpoint_events = self._packed_events = 0
         self._checkpoint_boot_ms = 0
+        self._needless: list[bytes] = []
+        """Keys of snapshots that are yet to be deleted."""
 
     # ---- claiming
 
@@ -365,14 +367,18 @@ class PartitionOwner:
         try:
             old = await self.keeper.checkpoint(self._stands_at, whole=self.draining)
         except (RefoldError, OSError, TimeoutError) as error:
+            self._checkpoint_events -= 1  # still owed, though nothing else may happen here
             self.cannot(NO_CHECKPOINT, error)
             return
         self.can(NO_CHECKPOINT)
+        self._needless += old
         try:
-            await self.keeper.delete(old)
+            await self.keeper.delete(self._needless)
         except (RefoldError, OSError, TimeoutError) as error:
+            self._checkpoint_events -= 1
             self.cannot(NOT_DELETED, error)
         else:
+            self._needless = []
             self.can(NOT_DELETED)
 
     def _stands_at(self) -> Base:
