@@ -213,7 +213,7 @@ class PartitionOwner:
             claim.restored.kept,
             claim.restored.base,
             self._keep,
-            batch_size_max=self.log.facts.batch_size_max,
+            batch_size_max=lambda: self.log.facts.batch_size_max,
         )
         # What had to be folded counts: else one owner after the other would fold it again.
         folded = fold.position.offset_next - claim.restored.base.position.offset_next
