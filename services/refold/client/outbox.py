@@ -8,6 +8,7 @@ import asyncio
 from typing import NamedTuple
 
 from refold.log import Ack, Entry, Log, Topic, batch_size, entry_size
+from refold.log.sizes import gathered_max
 from refold.settings.signing import Signer
 from refold_schemas.codec import Codec
 from refold_schemas.commands import Command
@@ -108,7 +109,7 @@ class Outbox:
 
     def _next_batch(self) -> list[_Sending]:
         size = 0
-        limit = min(BATCH_BYTES_MAX, self._log.facts.batch_size_max) - batch_size([])
+        limit = gathered_max(BATCH_BYTES_MAX, self._log.facts.batch_size_max) - batch_size([])
         for count, sending in enumerate(self._waiting):
             size += entry_size(sending.entry)
             if size > limit and count > 0:

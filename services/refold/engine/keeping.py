@@ -12,7 +12,7 @@ from refold.engine.bases import Base, checkpoint_of
 from refold.engine.books import Books
 from refold.engine.stored import LARGE_BYTES, PART_BYTES, Kept, Large, entries_of
 from refold.log.port import Entry, Topic
-from refold.log.sizes import BATCH_OVERHEAD, entry_size
+from refold.log.sizes import BATCH_OVERHEAD, entry_size, gathered_max
 from refold_projections.fold import Mark, RunState, snapshot_pieces
 from refold_schemas.codec import Codec
 from refold_schemas.errors import AppendUnknown
@@ -151,7 +151,10 @@ class Keeper:
         await batches.end()
 
     def _batches(self) -> _Batches:
-        return _Batches(self._append, min(BATCH_BYTES, self._batch_size_max()))
+        return _Batches(self._append, self._batch_bytes())
+
+    def _batch_bytes(self) -> int:
+        return gathered_max(BATCH_BYTES, self._batch_size_max())
 
     async def _append(self, entries: list[Entry]) -> None:
         """Append, and see that what stood before still stands. Raises SnapshotsGone."""
@@ -205,7 +208,7 @@ class Keeper:
         large: dict[str, Large],
     ) -> None:
         batches = self._batches()
-        part_bytes = max(1, min(PART_BYTES, self._batch_size_max() - ROOM_BYTES))
+        part_bytes = max(1, min(PART_BYTES, self._batch_bytes() - ROOM_BYTES))
         for at, (run_id, packed, state, mark) in enumerate(unsaved):
             if at % YIELD_RUNS == YIELD_RUNS - 1:
                 await self._yield()

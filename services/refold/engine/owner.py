@@ -34,6 +34,7 @@ from refold.engine.settling import Settling
 from refold.engine.tail import Tail
 from refold.engine.timers import Timers
 from refold.log.port import Entry, Log, Record, Topic
+from refold.log.sizes import gathered_max
 from refold.settings.signing import Keyring
 from refold_projections.fold import (
     Boundary,
@@ -197,7 +198,7 @@ class PartitionOwner:
             self.partition,
             fold.position.claim_id,
             fold.position,
-            batch_bytes=min(self.settings.batch_bytes, self.log.facts.batch_size_max),
+            batch_bytes=gathered_max(self.settings.batch_bytes, self.log.facts.batch_size_max),
             timeout_ms=self.settings.append_timeout_ms,
             on_report=self._reported,
             on_end=self._claim_over,
