@@ -220,7 +220,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "late_answers_are_not_reported",
         "3.1 rule 7: what an old owner learns too late goes to the log as evidence",
         REPORTER,
-        "create_task(self._send(call, outcome, entry))",
+        "create_task(self._send(call, outcome, entry, bare))",
         "create_task(asyncio.sleep(0))",
         NamedTests(("tests/simulation/test_late_reports.py",)),
     ),

@@ -112,7 +112,7 @@ class Stage:
             restored.kept,
             restored.base,
             self._append,
-            batch_size_max=self.broker.batch_size_max,
+            batch_size_max=lambda: self.log.facts.batch_size_max,
         )
 
     def start(self, run_id: str) -> None:
@@ -254,6 +254,17 @@ def test_snapshots_go_into_the_batches_that_the_log_takes() -> None:
         stage.checkpoint()
         assert stage.check() == len(stage.events())
         assert max(map(batch_size, stage.appends)) <= 16_000
+
+
+def test_a_limit_that_falls_during_a_claim_counts_for_its_next_checkpoint() -> None:
+    """No decision may be so large for months, and until one is, the claim goes on."""
+    stage = Stage()
+    stage.start("large")
+    stage.step("large", 60_000)
+    stage.broker.batch_size_max = 16_000
+    stage.checkpoint()
+    assert stage.check() == len(stage.events())
+    assert max(map(batch_size, stage.appends)) <= 16_000
 
 
 def test_a_snapshot_that_nobody_can_read_is_not_passed_over() -> None:

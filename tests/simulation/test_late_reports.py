@@ -6,8 +6,9 @@ from datetime import timedelta
 import pytest
 
 from refold import Absent, App, Effect, Found, Policy, RunContext
+from refold.log.memory import Answer, AppendCall, AppendFault, Faults
 from refold.log.port import Entry, Topic
-from refold_schemas.codec import KIND_CLAIM, RecordHeader
+from refold_schemas.codec import KIND_CLAIM, KIND_REPORT, RecordHeader
 from refold_schemas.events import (
     AttemptReported,
     PartitionClaimed,
@@ -18,12 +19,14 @@ from refold_schemas.events import (
 )
 from support.lab import Lab
 
+NARROW_BYTES = 4_000
+
 
 class CardDeclined(Exception):
     """The card was refused: the far system did not act."""
 
 
-def shop(calls: list[int], *, declines: bool) -> App:
+def shop(calls: list[int], *, declines: bool = False, told: str = "sent to ada") -> App:
     app = App("shop")
 
     @app.step(policy=Policy.ESCALATE, timeout=timedelta(seconds=20), not_done=(CardDeclined,))
@@ -32,7 +35,7 @@ def shop(calls: list[int], *, declines: bool) -> App:
         await asyncio.sleep(3)
         if declines:
             raise CardDeclined("no")
-        return f"sent to {to}"
+        return told
 
     @app.run("order")
     async def order(ctx: RunContext, to: str) -> str:
@@ -86,6 +89,34 @@ def test_a_call_that_outlives_its_claim_reports_and_nobody_has_to_be_asked(
     assert ended.status == "completed"
     assert ended.result is not None
     assert ended.result.body == f'"{result}"'.encode()
+
+
+class Narrowing(Faults):
+    """A log that takes less from the first report on, which it does not store."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+
+    def on_append(self, call: AppendCall) -> AppendFault | None:
+        header = call.entries[0].header
+        if header is None or RecordHeader.unpack(header).kind != KIND_REPORT:
+            return None
+        if self.lab.broker.batch_size_max == NARROW_BYTES:
+            return None
+        self.lab.broker.batch_size_max = NARROW_BYTES
+        return AppendFault(store_at_ms=(), answer=Answer.ERROR)
+
+
+def test_a_report_that_the_log_takes_no_longer_says_at_least_that_it_happened() -> None:
+    lab, calls = Lab(), list[int]()
+    lab.broker.faults = Narrowing(lab)
+    lab.worker(shop(calls, told="x" * 2 * NARROW_BYTES))
+    lab.start("order", "ada")
+    assert lab.run(5, until=lambda: bool(calls))
+    foreign_claim(lab)
+    assert lab.run(20, until=lambda: bool(lab.events(AttemptReported)))
+    (report,) = [e for e in lab.events() if isinstance(e, AttemptReported)]
+    assert (report.outcome, report.result) == ("completed", None)
 
 
 @pytest.mark.parametrize("policy", [Policy.ESCALATE, Policy.RESOLVABLE])

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
 
-from refold import Absent, App, Effect, Found, Policy, RunContext
+from refold import Absent, App, Effect, Found, NotDone, Policy, RunContext
 from refold.testing.sim_loop import current_process
 from refold.worker import WorkerSettings
 from refold_schemas.events import EvidenceConflict, TimerCancelled, TimerFired, TimerScheduled
@@ -162,3 +163,33 @@ def test_a_step_that_the_code_of_that_day_lacks_is_looked_up_by_code_that_has_it
         process.kill()
     lab.worker(bank.app(), name="with")
     assert lab.run(2 * WITHIN_S, until=lambda: conflicts(lab) == ("charge#1",))
+
+
+def test_a_run_whose_result_is_too_large_owes_its_proofs_too(bank: Bank) -> None:
+    lab, app = Lab(settings=WorkerSettings(proof_after_ms=THEN_S * 1000)), App("shop")
+
+    @app.step(
+        policy=Policy.RESOLVABLE,
+        timeout=timedelta(seconds=5),
+        settle=timedelta(seconds=1),
+        lookup=bank.look,
+    )
+    async def charge(fx: Effect) -> str:
+        bank.keys.append(fx.key)
+        if len(bank.keys) > 1:
+            raise NotDone("declined")
+        await current_process().loop.create_future()
+        return ""
+
+    @app.run("pay")
+    async def pay(ctx: RunContext) -> str:
+        with suppress(NotDone):
+            await ctx.step(charge)
+        return "x" * 5_000_000
+
+    lab.start("pay")
+    lab.worker(app)
+    assert lab.run(WITHIN_S, until=lab.ended)
+    assert [one.kind for one in lab.state().timers.values()] == ["proof"]
+    bank.looks, bank.found = 0, True
+    assert lab.run(THEN_S + WITHIN_S, until=lambda: conflicts(lab) == ("charge#1",))

@@ -11,15 +11,16 @@ from refold.engine.books import Books
 from refold.engine.claiming import namespace_place
 from refold.engine.ending import ClaimRefused
 from refold.log import partition_for
-from refold.log.memory import AppendCall, AppendFault, Faults, ReadCall, ReadFault
+from refold.log.memory import Answer, AppendCall, AppendFault, Faults, ReadCall, ReadFault
 from refold.log.port import Entry, Topic
+from refold.log.sizes import batch_size
 from refold.worker import CallOverdue, WorkerSettings
 from refold.worker.overdue import EXIT_OVERDUE
 from refold.worker.worker import HAND_OVER_MS
 from refold_projections.fold import PartitionFold
 from refold_schemas.codec import KIND_CLAIM, RecordHeader
 from refold_schemas.commands import StartRun
-from refold_schemas.errors import LogUnavailable
+from refold_schemas.errors import BatchTooLarge, LogUnavailable
 from refold_schemas.events import PartitionClaimed, PartitionReleased, StepIntended
 from refold_schemas.values import encode_value
 from support.lab import Lab
@@ -375,3 +376,70 @@ def test_run_code_that_swallows_its_teardown_is_told_of_when_it_is_cancelled_too
     lab.cancel()
     assert lab.run(5, until=lambda: lab.status() == "cancelled")
     assert any("(R018)" in one.text for one in lab.told)
+
+
+class NoSnapshots(Faults):
+    """A log that takes no snapshots while it is full, or none of what deletes old ones."""
+
+    full = deletes_nothing = False
+
+    def on_append(self, call: AppendCall) -> AppendFault | None:
+        deletes = call.entries[0].value is None
+        if call.topic is Topic.SNAPSHOTS and (self.full or (self.deletes_nothing and deletes)):
+            return AppendFault(store_at_ms=(), answer=Answer.ERROR)
+        return None
+
+
+@pytest.mark.parametrize("what", ["full", "deletes_nothing"])
+def test_what_a_checkpoint_could_not_do_is_done_later_though_nothing_else_happens(
+    what: str,
+) -> None:
+    """Else the outage would seem to last as long as nobody starts a run, and snapshots stay."""
+    lab = Lab()
+    faults = lab.broker.faults = NoSnapshots()
+    lab.worker(Mail(takes_s=1.0).app)
+
+    def keys() -> set[bytes]:
+        """Those that stand."""
+        last = {record.key: record.value for record in lab.broker.records(Topic.SNAPSHOTS, 0)}
+        return {key or b"" for key, value in last.items() if value is not None}
+
+    lab.start("order", run_id="run-1")
+    assert lab.run(120, until=lambda: len(keys()) == 2)
+    setattr(faults, what, True)
+    lab.start("order", run_id="run-2")
+    assert lab.run(120, until=lambda: any("(R016)" in event.text for event in lab.told))
+    setattr(faults, what, False)
+    assert lab.run(120, until=lambda: any(event.kind == "going_on" for event in lab.told))
+    assert sorted(key.partition(b"/")[0] for key in keys()) == [b"", b"run-1", b"run-2"]
+
+
+class Narrow(Faults):
+    """A log that takes less than it tells, and learns it a byte at a time."""
+
+    def __init__(self, lab: Lab, size_max: int) -> None:
+        self.lab, self.size_max = lab, size_max
+
+    def on_append(self, call: AppendCall) -> AppendFault | None:
+        size, topic = batch_size(call.entries), call.topic.value
+        if size > self.size_max:
+            self.lab.broker.batch_size_max = size - 1
+            raise BatchTooLarge(topic=topic, partition=call.partition, size=size, size_max=size - 1)
+        return None
+
+
+def test_a_limit_that_nobody_tells_costs_a_few_claims_under_load() -> None:
+    """Small decisions are gathered up to a limit that is yet to be learnt."""
+    lab = Lab()
+    lab.broker.faults = Narrow(lab, 70_000)
+    app = App("shop")
+
+    @app.run("echo")
+    async def echo(ctx: RunContext, text: str) -> str:
+        return text
+
+    for number in range(1_000):
+        lab.start("echo", "x" * 1_000, run_id=f"run-{number}")
+    lab.worker(app)
+    assert lab.run(60, until=lambda: len(lab.fold().runs) == 1_000)
+    assert sum(event.kind == "ended_claim" for event in lab.told) <= 5

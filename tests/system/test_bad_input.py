@@ -515,7 +515,7 @@ def test_an_output_that_cannot_take_what_is_said(output: str, said: str, tmp_pat
         ["/bin/sh", "-c", f"{command} --json {output}"],
         cwd=tmp_path,
         capture_output=True,
-        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUNBUFFERED": ""},
         text=True,
         check=False,
     )
@@ -526,12 +526,13 @@ def test_an_output_that_cannot_take_what_is_said(output: str, said: str, tmp_pat
         assert json.loads((tmp_path / "out").read_text())["error"]["code"] == "R503"
 
 
-def told_in_shell(line: str, folder: Path) -> str:
+def told_in_shell(line: str, folder: Path, unbuffered: str = "") -> str:
     """What `refold` says on stderr where its standard output is as `line` has it; it fails."""
     ended = subprocess.run(
         ["/bin/sh", "-c", line.replace("refold", f"'{sys.executable}' -m refold_tools.cli", 1)],
         cwd=folder,
         capture_output=True,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
         text=True,
         check=False,
     )
@@ -544,9 +545,12 @@ def told_in_shell(line: str, folder: Path) -> str:
     "command",
     ["--help", "runs", "runs --json", "worker bad_app:app", "namespace create", "devstack status"],
 )
-def test_a_full_disk_behind_the_output_is_no_defect(command: str, folder: Path) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_behind_the_output_is_no_defect(
+    command: str, unbuffered: str, folder: Path
+) -> None:
     assert main(["namespace", "create"]) == 0
-    said = told_in_shell(f"refold {command} >/dev/full", folder)
+    said = told_in_shell(f"refold {command} >/dev/full", folder, unbuffered)
     assert "output could not be written: No space left on device" in said
     assert "(R533)" in said
 

@@ -269,6 +269,24 @@ def test_commands_of_one_moment_go_in_one_batch() -> None:
     assert [len(batch) for batch in faults.batches] == [50]
 
 
+def test_commands_that_go_together_are_not_refused_for_what_they_are_together() -> None:
+    """The log takes less than it said from the moment on in which they are sent."""
+
+    class Narrowed(MemoryLog):
+        async def append(self, topic: Topic, partition: int, entries: Sequence[Entry]) -> Ack:
+            self.broker.batch_size_max = 4_000
+            return await super().append(topic, partition, entries)
+
+    async def scene(client: Client) -> list[object]:
+        handles = await asyncio.gather(
+            *(client.start("shop", {"id": str(n)}, run_id=f"r{n}") for n in range(50))
+        )
+        return list(await asyncio.gather(*(handle.result() for handle in handles)))
+
+    found = play(scene, handle=Narrowed)
+    assert found == [Receipt(str(n), f"charge-{n}") for n in range(50)]
+
+
 # ---- unknown is not failed
 
 

@@ -1586,6 +1586,31 @@ def test_an_interrupt_that_no_signal_raised_is_the_end_of_its_run() -> None:
         signal.signal(signal.SIGINT, before)
 
 
+def test_an_interrupt_that_may_be_the_operators_is_the_end_of_no_run() -> None:
+    """Its handler raises by way of another function, or is none whose frames can be seen."""
+    app = App("a")
+
+    async def body(ctx: RunContext) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    class Handler:
+        def __call__(self, number: int, frame: object) -> None:
+            self.end()
+
+        def end(self) -> None:
+            raise KeyboardInterrupt
+
+    running(app, body)
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        for handler in (Handler(), Handler().__call__):
+            signal.signal(signal.SIGINT, handler)
+            with pytest.raises(KeyboardInterrupt):
+                Play(app, new_state()).start()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 # ---- teardown
 
 

@@ -8,6 +8,7 @@ import asyncio
 from typing import NamedTuple
 
 from refold.log import Ack, Entry, Log, Topic, batch_size, entry_size
+from refold.log.sizes import gathered_max
 from refold.settings.signing import Signer
 from refold_schemas.codec import Codec
 from refold_schemas.commands import Command
@@ -52,8 +53,8 @@ class Outbox:
     async def send(self, command: Command) -> int:
         """Append `command` and return its offset when the log has it; a copy may stand before it.
 
-        Raises BatchTooLarge before anything is sent; LogUnavailable where it is certain that
-        nothing was stored; CommandUnknown where the log gave no answer for REPEAT_MS.
+        Raises BatchTooLarge and LogUnavailable where it is certain that nothing was stored;
+        CommandUnknown where the log gave no answer for REPEAT_MS.
         """
         if self._closed:
             raise ClientClosed
@@ -94,7 +95,12 @@ class Outbox:
         while self._waiting:
             batch = self._next_batch()
             try:
-                _tell_all(batch, await self._append(batch))
+                said = await self._append(batch)
+                if isinstance(said, BatchTooLarge) and len(batch) > 1 and not self._closed:
+                    # The log takes less than it said, and says so from now on: each may still fit.
+                    self._waiting = batch + self._waiting
+                else:
+                    _tell_all(batch, said)
             except asyncio.CancelledError:
                 _tell_all(batch, _NoAnswer("the client was closed before the log had answered"))
                 raise
@@ -103,7 +109,7 @@ class Outbox:
 
     def _next_batch(self) -> list[_Sending]:
         size = 0
-        limit = min(BATCH_BYTES_MAX, self._log.facts.batch_size_max) - batch_size([])
+        limit = gathered_max(BATCH_BYTES_MAX, self._log.facts.batch_size_max) - batch_size([])
         for count, sending in enumerate(self._waiting):
             size += entry_size(sending.entry)
             if size > limit and count > 0:

@@ -350,7 +350,8 @@ class Driver:
             # The effects are done and recorded; only the result cannot be kept.
             too_large = ValueTooLarge(run_id, RUN_RESULT, error.size, error.size_max)
             failure = RunFailed(encode_error(too_large))
-            owner.books.commit(run_id, (failure,), then=lambda: owner.tell_ended(run_id))
+            events = decide.run_ended(state, failure, proof_ms, lookups)
+            owner.books.commit(run_id, events, then=lambda: owner.tell_ended(run_id))
         owner.attempts.forget_run(run_id)
 
     def block(self, run_id: str, reason: str, detail: str) -> None:

@@ -12,7 +12,7 @@ from refold.engine.bases import Base, checkpoint_of
 from refold.engine.books import Books
 from refold.engine.stored import LARGE_BYTES, PART_BYTES, Kept, Large, entries_of
 from refold.log.port import Entry, Topic
-from refold.log.sizes import BATCH_OVERHEAD, entry_size
+from refold.log.sizes import BATCH_OVERHEAD, entry_size, gathered_max
 from refold_projections.fold import Mark, RunState, snapshot_pieces
 from refold_schemas.codec import Codec
 from refold_schemas.errors import AppendUnknown
@@ -70,6 +70,9 @@ class _Batches:
 class Keeper:
     """Snapshots and checkpoints of one claim. `append` stores a batch and says where, or raises.
 
+    `batch_size_max` says what a batch may have, in bytes; it is asked anew each time, since it
+    falls where the log has refused one, and a claim may go on for months behind that.
+
     What holds at any time, and makes every written position a true one: all records of a run
     before `_holds[run_id]`, of a run without a hold all before `_covered`, are in a snapshot of it
     that stands. A run is held only while it is in `books.dirty`.
@@ -84,14 +87,13 @@ class Keeper:
         base: Base,
         append: Append,
         *,
-        batch_size_max: int,
+        batch_size_max: Callable[[], int],
     ) -> None:
         self._books, self._codec, self._partition = books, codec, partition
         self._kept, self._append_to_log = kept, append
+        self._batch_size_max = batch_size_max
         self._covered = base
         self._holds: dict[str, Base] = {}
-        self._batch_bytes = min(BATCH_BYTES, batch_size_max)
-        self._part_bytes = max(1, min(PART_BYTES, batch_size_max - ROOM_BYTES))
         self._lock = asyncio.Lock()
         self._encoded = 0
         self._strange: list[bytes] | None = None
@@ -143,10 +145,16 @@ class Keeper:
 
     async def delete(self, keys: list[bytes]) -> None:
         """Delete keys that are not needed any more. Raises what `append` raises."""
-        batches = _Batches(self._append, self._batch_bytes)
+        batches = self._batches()
         for key in keys:
             await batches.add(Entry(key, None))
         await batches.end()
+
+    def _batches(self) -> _Batches:
+        return _Batches(self._append, self._batch_bytes())
+
+    def _batch_bytes(self) -> int:
+        return gathered_max(BATCH_BYTES, self._batch_size_max())
 
     async def _append(self, entries: list[Entry]) -> None:
         """Append, and see that what stood before still stands. Raises SnapshotsGone."""
@@ -199,17 +207,18 @@ class Keeper:
         tried: list[tuple[str, int]],
         large: dict[str, Large],
     ) -> None:
-        batches = _Batches(self._append, self._batch_bytes)
+        batches = self._batches()
+        part_bytes = max(1, min(PART_BYTES, self._batch_bytes() - ROOM_BYTES))
         for at, (run_id, packed, state, mark) in enumerate(unsaved):
             if at % YIELD_RUNS == YIELD_RUNS - 1:
                 await self._yield()
             if packed is None and state is not None:
                 packed = await self._encode(state, mark)
             assert packed is not None
-            tried.append((run_id, -(-len(packed) // self._part_bytes)))
+            tried.append((run_id, -(-len(packed) // part_bytes)))
             if len(packed) >= LARGE_BYTES:
                 large[run_id] = Large(len(packed), None if state is None else state.byte_count)
-            for entry in entries_of(self._codec, run_id, packed, label, self._part_bytes):
+            for entry in entries_of(self._codec, run_id, packed, label, part_bytes):
                 await batches.add(entry)
         await batches.end()
 

@@ -47,10 +47,11 @@ Kind = tuple[Trouble, type[BaseException]]
 class Outages:
     """The troubles that the partitions of one worker have at this moment.
 
-    A kind of trouble is told once in an outage, when every partition has it or GATHER_S after the
-    first one had: so its number is known. An outage ends when no partition has any trouble.
-    `tell(kind, partition, text)` is told of it, the partition -1 for several; `count` says how many
-    partitions the worker has.
+    A kind of trouble is told when every partition has it or GATHER_S after the first one had: so
+    its number is known. It is told again once no partition has had it in between: a registry that
+    is away for days keeps no outage of a broker quiet. That all is over is told when no partition
+    has any trouble. `tell(kind, partition, text)` is told of it, the partition -1 for several;
+    `count` says how many partitions the worker has.
     """
 
     def __init__(
@@ -117,6 +118,9 @@ class Outages:
             if kind in self._timers and len(self._those(kind)) == 1:
                 self._say(kind)
             del self._now[key]
+        if found:
+            lasting = {trouble for _, trouble in self._now}
+            self._told = {kind for kind in self._told if kind[0] in lasting}
         return bool(found)
 
     def _end(self) -> None:
@@ -132,11 +136,11 @@ class Outages:
 
     def _say(self, kind: Kind) -> None:
         self._timers.pop(kind).cancel()
-        self._told.add(kind)
         text, those = self._texts.pop(kind), self._those(kind)
         trouble = kind[0]
         if not those:  # each has another trouble by now, which is told
             return
+        self._told.add(kind)
         partition = those[0] if len(those) == 1 else -1
         what = trouble.one if len(those) == 1 else trouble.many
         what = what.replace("{partition}", str(partition)).replace("{count}", str(len(those)))

@@ -34,6 +34,7 @@ from refold.engine.settling import Settling
 from refold.engine.tail import Tail
 from refold.engine.timers import Timers
 from refold.log.port import Entry, Log, Record, Topic
+from refold.log.sizes import gathered_max
 from refold.settings.signing import Keyring
 from refold_projections.fold import (
     Boundary,
@@ -135,6 +136,8 @@ class PartitionOwner:
         self._told: set[str] = set()
         self._checkpoint_events = self._packed_events = 0
         self._checkpoint_boot_ms = 0
+        self._needless: list[bytes] = []
+        """Keys of snapshots that are yet to be deleted."""
 
     # ---- claiming
 
@@ -195,7 +198,7 @@ class PartitionOwner:
             self.partition,
             fold.position.claim_id,
             fold.position,
-            batch_bytes=min(self.settings.batch_bytes, self.log.facts.batch_size_max),
+            batch_bytes=gathered_max(self.settings.batch_bytes, self.log.facts.batch_size_max),
             timeout_ms=self.settings.append_timeout_ms,
             on_report=self._reported,
             on_end=self._claim_over,
@@ -211,7 +214,7 @@ class PartitionOwner:
             claim.restored.kept,
             claim.restored.base,
             self._keep,
-            batch_size_max=self.log.facts.batch_size_max,
+            batch_size_max=lambda: self.log.facts.batch_size_max,
         )
         # What had to be folded counts: else one owner after the other would fold it again.
         folded = fold.position.offset_next - claim.restored.base.position.offset_next
@@ -365,14 +368,18 @@ class PartitionOwner:
         try:
             old = await self.keeper.checkpoint(self._stands_at, whole=self.draining)
         except (RefoldError, OSError, TimeoutError) as error:
+            self._checkpoint_events -= 1  # still owed, though nothing else may happen here
             self.cannot(NO_CHECKPOINT, error)
             return
         self.can(NO_CHECKPOINT)
+        self._needless += old
         try:
-            await self.keeper.delete(old)
+            await self.keeper.delete(self._needless)
         except (RefoldError, OSError, TimeoutError) as error:
+            self._checkpoint_events -= 1
             self.cannot(NOT_DELETED, error)
         else:
+            self._needless = []
             self.can(NOT_DELETED)
 
     def _stands_at(self) -> Base:

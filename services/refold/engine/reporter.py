@@ -61,20 +61,19 @@ class Reporter:
         )
         header = RecordHeader(KIND_REPORT, call.claim_id, 0, call.n, self._clock.wall_ms(), 0)
         entry = Entry(call.run_id.encode(), self._codec.encode(event), header.pack())
-        if batch_size([entry]) > self._log.facts.batch_size_max:
-            # That it happened is what counts; what it returned is too large to be said.
-            event = replace(event, result=None, error=None)
-            entry = entry._replace(value=self._codec.encode(event))
-        task = asyncio.get_running_loop().create_task(self._send(call, outcome, entry))
+        # That it happened is what counts, where what it returned is too large to be said.
+        bare = entry._replace(value=self._codec.encode(replace(event, result=None, error=None)))
+        task = asyncio.get_running_loop().create_task(self._send(call, outcome, entry, bare))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _send(self, call: "Call", outcome: str, entry: Entry) -> None:
+    async def _send(self, call: "Call", outcome: str, entry: Entry, bare: Entry) -> None:
         partition = partition_for(call.run_id, self._routed)
         for attempt in range(self._tries):
+            fits = batch_size([entry]) <= self._log.facts.batch_size_max  # which may have fallen
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    ack = await self._log.append(Topic.EVENTS, partition, [entry])
+                    ack = await self._log.append(Topic.EVENTS, partition, [entry if fits else bare])
             except Exception:  # whatever it was, silence too: it may be stored or not
                 ack = None
             if ack is not None and ack.offset is not None and ack.offset >= 0:

@@ -13,6 +13,7 @@ from refold.engine.lookup import Lookup
 from refold.engine.outages import UNSENT
 from refold.log import batch_size, entry_size
 from refold.log.port import Entry, Record, Topic
+from refold.log.sizes import gathered_max
 from refold_schemas.codec.learning import decode
 from refold_schemas.errors import AppendUnknown, UndecodableRecord
 from refold_schemas.errors.log import PartitionMissing
@@ -131,12 +132,13 @@ class Sender:
 
     async def _append(self, place: Place, entries: list[Entry]) -> None:
         topic, partition = place
-        log, size_max = self.owner.log, self.owner.log.facts.batch_size_max
+        log = self.owner.log
+        size_max = gathered_max(BATCH_BYTES, log.facts.batch_size_max)
         while entries:
             batch, size = [entries[0]], batch_size(entries[:1])
             for entry in entries[1:]:
                 size += entry_size(entry)
-                if size > min(BATCH_BYTES, size_max):
+                if size > size_max:
                     break
                 batch.append(entry)
             entries = entries[len(batch) :]

@@ -46,6 +46,15 @@ def batch_size(entries: Sequence[Entry]) -> int:
     return size
 
 
+def gathered_max(wanted: int, batch_size_max: int) -> int:
+    """Bytes up to which entries that need not be one batch are gathered into one.
+
+    Never more than half of what the log takes: where it takes less than it tells, each batch that
+    it refuses at least halves the limit that is learnt from it, and soon they fit.
+    """
+    return min(wanted, batch_size_max // 2)
+
+
 def check_batch(topic: Topic, partition: int, batch: Sequence[Entry], size_max: int) -> int:
     """The size of a batch that a log may store, in bytes. Raises BatchRefused, BatchTooLarge."""
     if not batch:

@@ -33,6 +33,7 @@ def run_process() -> NoReturn:
     except KeyboardInterrupt:  # while what `main` needs is imported
         code = INTERRUPTED
     _leave_soon(code)
+    _drop_refused()
     sys.exit(code)
 
 
@@ -80,6 +81,15 @@ class Stream(io.TextIOWrapper):
         except OSError as error:
             self.refused = error
             raise
+
+
+def _drop_refused() -> None:
+    """Drop what a stream has kept back and cannot write: Python's exit would end with code 120."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def run_to_end(work: Coroutine[Any, Any, int], *, as_json: bool) -> int:
