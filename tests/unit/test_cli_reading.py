@@ -566,6 +566,19 @@ def test_the_doctor_finds_a_clock_that_lags(
     assert wrong == ["clock"]
 
 
+def test_the_doctor_notes_times_that_a_clock_which_was_set_back_has_left(
+    capsys: Capture, broker: MemoryBroker, writer: Writer
+) -> None:
+    import time
+
+    broker.suggest("worker-1")
+    writer.at_ms = time.time_ns() // 1_000_000 + 3_600_000
+    writer.write("r1", *started())
+    (clock,) = [one for one in answered(capsys, "doctor")["findings"] if one["what"] == "clock"]
+    assert clock["verdict"] == "note"
+    assert clock["said"].startswith("a clock was set back: the log holds times up to 3")
+
+
 def test_the_doctor_names_a_setting_that_cannot_be_used(
     capsys: Capture, broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
