@@ -1,5 +1,6 @@
 """The commands that read, on logs written by hand: shapes, exit codes, words and colours."""
 
+import asyncio
 import json
 import re
 import time
@@ -9,8 +10,9 @@ from typing import Any
 import pytest
 
 from refold.client.reading import Reading
+from refold.log import Topic
 from refold.log.memory import MemoryBroker, MemoryLog
-from refold_schemas.errors import CallRefused
+from refold_schemas.errors import CallRefused, LogUnavailable
 from refold_schemas.events import (
     AttemptReported,
     EvidenceConflict,
@@ -27,7 +29,7 @@ from refold_schemas.events import (
 )
 from refold_schemas.values import ErrorInfo, encode_error, encode_value
 from refold_tools.cli import main
-from refold_tools.cli.doctor import _room
+from refold_tools.cli.doctor import _away, _room
 from support.command_line import plain_environment
 from support.written_log import CODEC, KEY, Writer, acted, done, intended, started
 
@@ -577,6 +579,32 @@ def test_the_doctor_notes_times_that_a_clock_which_was_set_back_has_left(
     (clock,) = [one for one in answered(capsys, "doctor")["findings"] if one["what"] == "clock"]
     assert clock["verdict"] == "note"
     assert clock["said"].startswith("a clock was set back: the log holds times up to 3")
+
+
+class NoLeaders(MemoryLog):
+    """A log of which some partitions are away, and say so once all of them were asked."""
+
+    def __init__(self, url: str, away: range) -> None:
+        super().__init__(url, partition_count=32)
+        self.away, self.asked = away, asyncio.Barrier(len(away))
+
+    async def bounds(self, topic: Topic, partition: int) -> tuple[int, int]:
+        if partition in self.away:
+            async with asyncio.timeout(30):
+                await self.asked.wait()
+            raise LogUnavailable(self.url, f"partition {partition} has no leader")
+        return await super().bounds(topic, partition)
+
+
+def test_the_doctor_asks_partitions_that_are_away_side_by_side() -> None:
+    async def main() -> list[int]:
+        log = NoLeaders("memory://away", range(16, 32))
+        await log.open(create=True)
+        found = await _away(log)
+        await log.close()
+        return sorted(found)
+
+    assert asyncio.run(main()) == list(range(16, 32))
 
 
 def test_the_doctor_names_a_setting_that_cannot_be_used(

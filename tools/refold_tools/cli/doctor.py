@@ -22,6 +22,9 @@ ROOM_MIN_SIZE, ROOM_LOW_SIZE = 8 << 20, 256 << 20
 BROKERS_SAFE = 3
 """From this many on each event is on the disks of two before it is acknowledged."""
 
+ASKED_AT_ONCE = 64
+"""Partitions. One whose leader is away takes five seconds to say nothing."""
+
 IDS_SHOWN = 10
 
 TAIL = 64
@@ -161,7 +164,11 @@ async def _examine_partitions(log: "Log", findings: list[Finding]) -> Examined:
             findings.extend(await _of_counts(client))
             partitions: list[Partition] = []
             last_ms = newest_event_ms = 0
+            away = await _away(log)
             for number in range(log.facts.partition_count):
+                if number in away:
+                    findings.append(_unread(f"p{number}", away[number]))
+                    continue
                 try:
                     partition, newest_ms, event_ms = await _partition(client, number)
                 except (SchemaUnavailable, LogUnavailable) as unknown:
@@ -190,6 +197,28 @@ async def _examine_partitions(log: "Log", findings: list[Finding]) -> Examined:
             )
     finally:
         progress.end()
+
+
+async def _away(log: "Log") -> "dict[int, LogUnavailable]":
+    """Partitions that do not answer: asked side by side, or each would be waited for in turn."""
+    from refold.log import Topic
+    from refold_schemas.errors import LogUnavailable
+
+    gate = asyncio.Semaphore(ASKED_AT_ONCE)
+    away: dict[int, LogUnavailable] = {}
+
+    async def ask(number: int) -> None:
+        async with gate:
+            try:
+                for topic in (Topic.EVENTS, Topic.COMMANDS, Topic.SNAPSHOTS):
+                    await log.bounds(topic, number)
+            except LogUnavailable as error:
+                away[number] = error
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(log.facts.partition_count):
+            group.create_task(ask(number))
+    return away
 
 
 async def _partition(client: "Client", number: int) -> tuple[Partition, int, int]:
