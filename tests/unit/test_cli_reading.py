@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from refold.client import HistoryRecord
 from refold.client.reading import Reading
 from refold.log import Topic
 from refold.log.memory import MemoryBroker, MemoryLog
+from refold_projections.fold import Verdict
 from refold_schemas.errors import CallRefused, LogUnavailable
 from refold_schemas.events import (
     AttemptReported,
@@ -29,6 +31,7 @@ from refold_schemas.events import (
 )
 from refold_schemas.values import ErrorInfo, encode_error, encode_value
 from refold_tools.cli import main
+from refold_tools.cli.asking import _in_order
 from refold_tools.cli.doctor import _away, _room
 from support.command_line import plain_environment
 from support.written_log import CODEC, KEY, Writer, acted, done, intended, started
@@ -342,6 +345,18 @@ def test_the_history_has_a_line_for_each_record_and_marks_what_does_not_count(
     assert "worker-2 owns the partition now, with app shop" in lines[4]
     assert 'attempt 1 returned {"ok":true}' in lines[5]
     assert len(told(capsys, "history", "r1", "--no-claims").splitlines()) == 5
+
+
+def test_the_history_is_in_the_logs_order_though_its_clock_was_set_back() -> None:
+    def record(partition: int, offset: int, append_ms: int) -> HistoryRecord:
+        return HistoryRecord(
+            partition, offset, append_ms, append_ms, b"", 1, offset, Verdict.COUNTS, None, None
+        )
+
+    home = [record(0, 1, 5_000), record(0, 2, 9_000), record(0, 3, 1_000), record(0, 4, 9_500)]
+    elsewhere = [record(1, 7, 6_000), record(1, 8, 9_200)]
+    shown = [(one.partition, one.offset) for one in _in_order([*home, *elsewhere])]
+    assert shown == [(0, 1), (1, 7), (0, 2), (0, 3), (1, 8), (0, 4)]
 
 
 def test_the_history_as_json_says_what_counts(capsys: Capture, writer: Writer) -> None:
