@@ -101,3 +101,16 @@ def test_a_key_lives_only_as_long_as_it_surely_does() -> None:
     assert lives(52_999)
     assert not lives(53_000)
     assert lives(10**15, None)
+    # A clock was set back: the intent is of the future, and nobody knows how old the key is.
+    assert lives(-5_000)
+    assert not lives(-5_001)
+
+
+def test_a_log_that_is_asked_for_its_clock_frees_what_was_held_back() -> None:
+    clocks = Clocks()
+    clock = log_clock(clocks)
+    assert clock.held_ms == 0
+    clocks.wall = 1_000_000 + HOUR_MS
+    assert clock.held_ms == HOUR_MS - 5_000 - (clock.latest_ms(50) - 1_000_000)
+    clock.note(clocks.wall, clocks.boot)
+    assert (clock.held_ms, clock.wall_ms()) == (0, clocks.wall)

@@ -7,6 +7,7 @@ is asked in this one, by the same command line: a process each would take most o
 import asyncio
 import json
 import os
+import pty
 import queue
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -339,7 +341,7 @@ def test_run_waits_where_somebody_else_owns_the_partition(project: Project) -> N
     assert worker.end(signal.SIGTERM) == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_hands_the_partition_over(project: Project, number: signal.Signals) -> None:
     running = project.begin("run", "shop:app", "sleeper", "--run-id", "r1", "--json")
     running.says("claimed")
@@ -348,6 +350,63 @@ def test_a_signal_hands_the_partition_over(project: Project, number: signal.Sign
     answer = json.loads(running.out[-1])
     assert (answer["status"], answer["error"]["code"]) == ("waiting", "R524")
     assert "released by" in project.call("doctor").stdout
+
+
+def in_a_terminal(project: Project, *arguments: str) -> tuple[int, int]:
+    """`refold` in a terminal of its own: its pid, and the end whose closing closes the terminal."""
+    pid, terminal = pty.fork()
+    if not pid:  # nothing but the command: the process that it was forked from has threads
+        os.execve(sys.executable, [*REFOLD, *arguments], project.environment)
+    return pid, terminal
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "worker shop:app",
+        "worker shop:app --processes 2",
+        "dev shop:app --no-page",
+        'run shop:app shop --input {"id":"o1"} --run-id r1',
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*use of forkpty:DeprecationWarning")
+def test_a_terminal_that_closes_lets_what_is_under_way_end(project: Project, command: str) -> None:
+    """The step that acts when it closes has its outcome, and the partition is handed over."""
+    project.call("namespace", "create", "--log", "sqlite:///.refold/log.db?partitions=2")
+    project.hang(on=True)
+    pid, terminal = in_a_terminal(project, *command.split())
+    try:
+        if not command.startswith("run"):
+            url = f"sqlite:///{project.folder}/.refold/log.db"
+            with BlockingClient(url) as client:
+                client.start("shop", {"id": "o1"}, run_id="r1", within=timedelta(seconds=30))
+        until(lambda: project.charges, "the step acts")
+    finally:
+        os.close(terminal)
+    time.sleep(0.2)
+    with suppress(ProcessLookupError):  # as it comes once more when the shell has gone, too
+        os.kill(pid, signal.SIGHUP)
+    project.hang(on=False)
+    _, ended = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(ended) in (0, 3)
+    kinds = [one["event"] for one in history(project, "r1")]
+    assert kinds.count("StepIntended") == 1
+    assert "StepCompleted" in kinds
+    assert "StepInDoubt" not in kinds
+    assert project.call("doctor").stdout.count("released by") == 2
+
+
+def test_nohup_keeps_its_word(project: Project) -> None:
+    project.call("namespace", "create")
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a child has it, as nohup's has
+    try:
+        worker = project.worker()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    worker.process.send_signal(signal.SIGHUP)
+    run = project.json("start", "shop", "--input", '{"id": "o1"}', "--wait")
+    assert run["status"] == "completed"
+    assert worker.end(signal.SIGTERM) == 0
 
 
 def seen(project: Project, run_id: str) -> Boundary | None:
@@ -414,7 +473,7 @@ def test_a_command_waits_in_the_log_for_a_worker(project: Project) -> None:
     assert len(project.charges) == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_while_a_command_waits_is_answered_with_what_stands_in_the_log(
     project: Project, number: signal.Signals
 ) -> None:
@@ -688,6 +747,31 @@ run_process()
 """
 
 
+SIGNALLED_WHILE_IT_READS = """
+import asyncio
+import os
+import sys
+from refold_tools.cli import leaving
+import refold_tools.cli as cli
+
+async def read() -> int:
+    try:
+        os.kill(os.getpid(), int(sys.argv[1]))
+        await asyncio.sleep(600)
+    finally:
+        print("cleaned up", flush=True)
+
+def main() -> int:
+    try:
+        return asyncio.run(read())
+    except KeyboardInterrupt:
+        return 130
+
+cli.main = main
+leaving.run_process()
+"""
+
+
 def test_an_interrupt_while_modules_are_loaded_is_no_traceback(project: Project) -> None:
     """What takes long to load is loaded where somebody waits for the interrupt."""
     done = subprocess.run(
@@ -699,6 +783,22 @@ def test_an_interrupt_while_modules_are_loaded_is_no_traceback(project: Project)
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_command_that_only_reads_ends_as_by_an_interrupt(
+    project: Project, number: signal.Signals
+) -> None:
+    """What it has to clean up is cleaned up: a signal that nobody hears leaves it no time."""
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALLED_WHILE_IT_READS, str(int(number))],
+        cwd=project.folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "cleaned up\n", "")
 
 
 @pytest.mark.parametrize("command", ["history r1", "doctor", "run"])

@@ -9,13 +9,14 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from refold import App, Client, RunContext
+from refold import App, Client, Effect, Policy, RunContext
 from refold.engine.clock import SystemClock
 from refold.log import Entry, Topic
 from refold.log.sqlite import SqliteLog
@@ -32,6 +33,7 @@ from refold_schemas.errors import (
     LogReadOnly,
     LogUnavailable,
 )
+from refold_schemas.errors.cli import CommandRefused
 from support.sqlite_process import batch_of
 
 Stored = list[tuple[int, Entry]]
@@ -763,6 +765,94 @@ def test_a_log_that_a_wrong_clock_has_written_is_served_once_the_clock_is_right(
 
     asyncio.run(serve("of the wrong clock", Ahead()))
     asyncio.run(serve("of the right clock", SystemClock()))
+
+
+class Shifted(SystemClock):
+    """The machine's clocks, of which the wall clock can be set."""
+
+    shift_ms = 0
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self.shift_ms
+
+
+HOUR_MS = 3_600_000
+
+
+def test_a_timer_fires_soon_once_the_clock_is_right_though_nothing_else_happens(
+    tmp_path: Path,
+) -> None:
+    """A machine begins an hour behind, and its clock is set right while every run sleeps."""
+    app = App("shop")
+
+    @app.run("nap")
+    async def nap(ctx: RunContext) -> None:
+        await ctx.sleep(timedelta(seconds=2))
+
+    clock = Shifted()
+
+    async def serve(work: Callable[[Client], Awaitable[None]]) -> None:
+        log = SqliteLog(tmp_path / "log.db", now_ms=clock.wall_ms)
+        await log.open(create=True)
+        worker = Worker(app, log, clock=clock, watch=False)
+        serving = asyncio.create_task(worker.run())
+        async with Client(log) as client:
+            await work(client)
+        worker.stop()
+        await serving
+        await log.close()
+
+    async def sleep(client: Client) -> None:
+        await client.start("nap", run_id="n1")
+
+    async def woken(client: Client) -> None:
+        await asyncio.sleep(1)
+        assert (await client.boundary("n1")).status == "waiting"
+        clock.shift_ms = 0
+        await client.handle("n1").result(within=timedelta(seconds=60))
+
+    asyncio.run(serve(sleep))
+    clock.shift_ms = -HOUR_MS
+    asyncio.run(serve(woken))
+
+
+def test_a_persons_word_is_taken_though_the_clock_was_set_back(tmp_path: Path) -> None:
+    """The owner has seen that the word was not there: no clock makes it older than that."""
+    app = App("shop")
+
+    @app.step(policy=Policy.ESCALATE, timeout=timedelta(milliseconds=100))
+    async def charge(fx: Effect) -> int:
+        if fx.attempt == 1:
+            raise RuntimeError("who knows")
+        return 1
+
+    @app.run("order")
+    async def order(ctx: RunContext) -> int:
+        return await ctx.step(charge)
+
+    clock = Shifted()
+
+    async def main() -> None:
+        log = SqliteLog(tmp_path / "log.db", now_ms=clock.wall_ms)
+        await log.open(create=True)
+        worker = Worker(app, log, clock=clock, watch=False)
+        serving = asyncio.create_task(worker.run())
+        async with Client(log) as client:
+            run = await client.start("order", run_id="r1")
+            await run.wait(lambda seen: seen.needs == "person", within=timedelta(seconds=30))
+            clock.shift_ms = -87_600 * HOUR_MS
+            async with asyncio.timeout(30):
+                while True:  # until the owner has looked for commands once more
+                    with contextlib.suppress(CommandRefused):
+                        await client.resolve("r1", "charge#1", happened=False, by="ada")
+                        break
+                    await asyncio.sleep(3)
+            assert await run.result(within=timedelta(seconds=30)) == 1
+        worker.stop()
+        await serving
+        await log.close()
+
+    asyncio.run(main())
 
 
 def test_a_client_is_not_shared_with_a_process_that_was_forked(tmp_path: Path) -> None:

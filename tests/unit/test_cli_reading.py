@@ -1,5 +1,6 @@
 """The commands that read, on logs written by hand: shapes, exit codes, words and colours."""
 
+import asyncio
 import json
 import re
 import time
@@ -8,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from refold.client import HistoryRecord
 from refold.client.reading import Reading
+from refold.log import Topic
 from refold.log.memory import MemoryBroker, MemoryLog
-from refold_schemas.errors import CallRefused
+from refold_projections.fold import Verdict
+from refold_schemas.errors import CallRefused, LogUnavailable
 from refold_schemas.events import (
     AttemptReported,
     EvidenceConflict,
@@ -27,7 +31,8 @@ from refold_schemas.events import (
 )
 from refold_schemas.values import ErrorInfo, encode_error, encode_value
 from refold_tools.cli import main
-from refold_tools.cli.doctor import _room
+from refold_tools.cli.asking import _in_order
+from refold_tools.cli.doctor import _away, _room
 from support.command_line import plain_environment
 from support.written_log import CODEC, KEY, Writer, acted, done, intended, started
 
@@ -342,6 +347,18 @@ def test_the_history_has_a_line_for_each_record_and_marks_what_does_not_count(
     assert len(told(capsys, "history", "r1", "--no-claims").splitlines()) == 5
 
 
+def test_the_history_is_in_the_logs_order_though_its_clock_was_set_back() -> None:
+    def record(partition: int, offset: int, append_ms: int) -> HistoryRecord:
+        return HistoryRecord(
+            partition, offset, append_ms, append_ms, b"", 1, offset, Verdict.COUNTS, None, None
+        )
+
+    home = [record(0, 1, 5_000), record(0, 2, 9_000), record(0, 3, 1_000), record(0, 4, 9_500)]
+    elsewhere = [record(1, 7, 6_000), record(1, 8, 9_200)]
+    shown = [(one.partition, one.offset) for one in _in_order([*home, *elsewhere])]
+    assert shown == [(0, 1), (1, 7), (0, 2), (0, 3), (1, 8), (0, 4)]
+
+
 def test_the_history_as_json_says_what_counts(capsys: Capture, writer: Writer) -> None:
     writer.write("r1", *started(), done("load#1"))
     writer.raw("r1", CODEC.encode(done("load#2"))[:-2])
@@ -564,6 +581,45 @@ def test_the_doctor_finds_a_clock_that_lags(
         if one["verdict"] == "wrong"
     ]
     assert wrong == ["clock"]
+
+
+def test_the_doctor_notes_times_that_a_clock_which_was_set_back_has_left(
+    capsys: Capture, broker: MemoryBroker, writer: Writer
+) -> None:
+    import time
+
+    broker.suggest("worker-1")
+    writer.at_ms = time.time_ns() // 1_000_000 + 3_600_000
+    writer.write("r1", *started())
+    (clock,) = [one for one in answered(capsys, "doctor")["findings"] if one["what"] == "clock"]
+    assert clock["verdict"] == "note"
+    assert clock["said"].startswith("a clock was set back: the log holds times up to 3")
+
+
+class NoLeaders(MemoryLog):
+    """A log of which some partitions are away, and say so once all of them were asked."""
+
+    def __init__(self, url: str, away: range) -> None:
+        super().__init__(url, partition_count=32)
+        self.away, self.asked = away, asyncio.Barrier(len(away))
+
+    async def bounds(self, topic: Topic, partition: int) -> tuple[int, int]:
+        if partition in self.away:
+            async with asyncio.timeout(30):
+                await self.asked.wait()
+            raise LogUnavailable(self.url, f"partition {partition} has no leader")
+        return await super().bounds(topic, partition)
+
+
+def test_the_doctor_asks_partitions_that_are_away_side_by_side() -> None:
+    async def main() -> list[int]:
+        log = NoLeaders("memory://away", range(16, 32))
+        await log.open(create=True)
+        found = await _away(log)
+        await log.close()
+        return sorted(found)
+
+    assert asyncio.run(main()) == list(range(16, 32))
 
 
 def test_the_doctor_names_a_setting_that_cannot_be_used(

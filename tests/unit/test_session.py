@@ -12,10 +12,12 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
+import immutables
 import pytest
 from pydantic import BaseModel
 
 from refold import App, NotDone, Policy, Retry, RunContext
+from refold.engine.acquisitions import Acquisitions
 from refold.engine.session import (
     ChunkAsked,
     CursorAsked,
@@ -27,7 +29,7 @@ from refold.engine.session import (
     StepAsked,
     Unsettled,
 )
-from refold_projections.fold.state import Outcome, RunState
+from refold_projections.fold.state import Attempt, Outcome, RunState, Slot
 from refold_schemas.commands import SLOT_CHARS_MAX
 from refold_schemas.errors import (
     CallRefused,
@@ -1763,6 +1765,29 @@ def locks(valid_for: timedelta | None = None) -> tuple[App, list[str]]:
         return "done"
 
     return app, done
+
+
+@pytest.mark.parametrize(("generation", "stale"), [(0, False), (1, True)])
+def test_a_release_that_seems_older_is_stale_only_if_there_is_another_handle(
+    generation: int, stale: bool
+) -> None:
+    """Between the two the log's clock was set back, or the handle was acquired anew."""
+    app, _ = locks()
+    attempt = Attempt(1, b"c" * 16, 0, 0, "done", 2_000, 0, generation)
+    handle, given_back = Outcome("ok", 0, 3_600_000), Outcome("ok", 1, 1_000)
+    slots = immutables.Map(
+        {
+            "lock#1": Slot(
+                "lock#1", "lock", 0, generation=generation, attempts=(attempt,), outcome=handle
+            ),
+            "lock#1/release_lock#1": Slot(
+                "lock#1/release_lock#1", "release_lock", 1, outcome=given_back
+            ),
+        }
+    )
+    acquisitions = Acquisitions(new_state()._replace(slots=slots), app.steps)
+    assert acquisitions.is_stale("lock#1/release_lock#1") is stale
+    assert acquisitions.is_release("lock#1/release_lock#1") is not stale
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -160,7 +160,9 @@ class SchemaUnavailable(RefoldError):
             kept="the record, unchanged in the log; it waits and was not judged",
             next="see that the schema registry answers; whatever waits goes on by itself then"
             if mends
-            else "set REFOLD_REGISTRY_URL to the registry that its writer used",
+            else "if the log is written with a schema registry, set REFOLD_REGISTRY_URL to that "
+            "one; if none was ever used, another version of refold, or another program, wrote the "
+            "record: read the log with the version that did",
         )
 
 

@@ -45,7 +45,15 @@ class Acquisitions:
             return
         released = state.slots[name].outcome
         handle = acquired.outcome
-        if released is not None and handle is not None and released.at_ms < handle.at_ms:
+        # Acquired anew under an intent it has another key. A release that only seems older, since a
+        # clock was set back, is of the one handle that there was.
+        replaced = acquired.generation > 0 or not acquired.attempts
+        if (
+            replaced
+            and released is not None
+            and handle is not None
+            and released.at_ms < handle.at_ms
+        ):
             self._stale[acquired.name] = self._stale.get(acquired.name, 0) + 1
         else:
             self._released[name] = acquired.name

@@ -69,6 +69,9 @@ class Intake:
     def __init__(self, owner: "PartitionOwner") -> None:
         self.owner = owner
         self.taken = 0
+        self._none_from, self._none_boot_ms = 0, 0
+        """From this offset on there was no command yet at that moment of the boot clock. Only of
+        a log on this machine: a broker does not tell of what it has stored and not replicated."""
 
     async def run(self) -> None:
         """Until the claim ends. A log that cannot be read for a moment is tried again."""
@@ -111,7 +114,10 @@ class Intake:
         Those that get the offsets of what was decided before would be passed over without a word.
         """
         owner = self.owner
+        asked_boot_ms = owner.clock.boot_ms()
         _, end = await owner.log.bounds(Topic.COMMANDS, owner.partition)
+        if end == offset and not owner.log.facts.broker_count:
+            self._none_from, self._none_boot_ms = offset, asked_boot_ms
         if end < offset and not owner.ended:
             told = f"its commands end at {end}, below {offset}, up to which they were decided"
             owner.tail.end(LogWasCut(owner.partition, told))
@@ -315,8 +321,14 @@ class Intake:
             command,
             offset,
             under_way=any(is_under_way(a, owner.books.claim_id) for a in slot.unsettled),
-            believe_in_ms=owner.believed_at_ms(command.run_id, slot) - record.append_ms,
+            believe_in_ms=owner.word_believed_in_ms(
+                command.run_id, slot, record.append_ms, self._came_after_ms(offset)
+            ),
         )
+
+    def _came_after_ms(self, offset: int) -> int | None:
+        """A moment of the boot clock at which the command was not there yet; None: not known."""
+        return self._none_boot_ms if self._none_boot_ms > 0 and offset >= self._none_from else None
 
     def _typed(self, command: ResolveStep, step: str) -> ResolveStep:
         """The person's result as the step would have returned it: run code gets its type."""

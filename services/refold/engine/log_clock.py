@@ -44,6 +44,15 @@ class LogClock:
             self._append_ms, self._sent_boot_ms = append_ms, sent_boot_ms
             self._told_boot_ms = self._clock.boot_ms()
 
+    @property
+    def held_ms(self) -> int:
+        """By how much our wall clock is ahead of the latest time that we let it show; else 0.
+
+        It was set wrong, or the log's clock was set right since its last acknowledgement.
+        """
+        wall_ms = self._clock.wall_ms()
+        return wall_ms - self.bounded_ms(wall_ms)
+
     def latest_ms(self, boot_ms: int) -> int:
         """What the log's clock shows at `boot_ms` at the latest."""
         ahead = boot_ms - self._sent_boot_ms

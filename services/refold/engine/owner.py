@@ -50,6 +50,8 @@ from refold_schemas.errors import AppendUnknown, RefoldError
 from refold_schemas.events import PartitionClaimed, PartitionReleased, TimerFired
 
 HOUSEKEEPING_S: Final = 0.25
+ASK_CLOCK_MS: Final = 10_000
+"""How often the log is asked what its clock shows where a timer may be due by ours."""
 LOOK_MS: Final = 5_000
 """An idle owner looks so often for what the log does not tell it: holes, and a log that was cut."""
 PACK_AT_ONCE: Final = 500
@@ -344,6 +346,10 @@ class PartitionOwner:
                 events and waited >= settings.checkpoint_ms
             ):
                 await self.checkpoint()
+            elif waited >= ASK_CLOCK_MS and self.timers.held:
+                # Where nothing happens the log says nothing of its clock: this asks it.
+                await self.checkpoint()
+                self.timers.look()
 
     async def _pack_some(self) -> None:
         """Pack states that wait for it, each in a turn of its own: a step may go on between two.
@@ -402,11 +408,16 @@ class PartitionOwner:
 
     async def _keep(self, entries: list[Entry]) -> int:
         """Append to the snapshots; returns where. Raises what the log raises, or AppendUnknown."""
+        sent_boot_ms = self.clock.boot_ms()
         async with asyncio.timeout(self.settings.append_timeout_ms / 1000):
             ack = await self.log.append(Topic.SNAPSHOTS, self.partition, entries)
         if ack.stored_at is None:
             told = f"it was acknowledged with offset {ack.offset}"
             raise AppendUnknown(topic=Topic.SNAPSHOTS.value, partition=self.partition, reason=told)
+        if ack.append_ms is not None and self.log_clock.held_ms:
+            # Another broker's clock than that of the events: believed as far as ours agrees.
+            shown_ms = min(ack.append_ms, self.clock.wall_ms())
+            self.log_clock.note(shown_ms, sent_boot_ms)
         return ack.stored_at
 
     async def room(self) -> None:
@@ -471,14 +482,23 @@ class PartitionOwner:
             then=lambda: self.tell("conflict", run_id, f"evidence contradicts the record: {slots}"),
         )
 
-    def believed_at_ms(self, run_id: str, slot: Slot) -> int:
-        """From which moment on, by the log's own clock, "it did not happen" can be believed.
+    def word_believed_in_ms(
+        self, run_id: str, slot: Slot, append_ms: int, since_boot_ms: int | None
+    ) -> int:
+        """How much too early a person's "it did not happen" was given; 0 or less: not at all.
 
-        A person's word counts from when it was appended, not from when it is decided: one that lay
-        in a backlog may have been given while a call could still act. It errs on the late side.
+        It counts from when it was appended, not from when it is decided: one that lay in a backlog
+        may have been given while a call could still act. The log says when, by a clock that may
+        have been set meanwhile: a word of the future is one of now, and one that was not there at
+        `since_boot_ms` (None: nobody has looked) was given later. It errs on the late side.
         """
-        boot_ms = self.clock.boot_ms() + self.settling.believe_in_ms(run_id, slot)
-        return self.log_clock.latest_ms(boot_ms)
+        boot_ms = self.clock.boot_ms()
+        believed_boot_ms = boot_ms + self.settling.believe_in_ms(run_id, slot)
+        said_ms = min(append_ms, self.log_clock.latest_ms(boot_ms))
+        by_log_ms = self.log_clock.latest_ms(believed_boot_ms) - said_ms
+        if since_boot_ms is None:
+            return by_log_ms
+        return min(by_log_ms, believed_boot_ms - since_boot_ms)
 
     def call_overdue(self, call: Call) -> None:
         """A call outlived its deadline: a thread, or a coroutine that swallowed its cancel."""

@@ -77,7 +77,9 @@ class Record:
         slot, outcome = self.slot(turn.slot), turn.outcome
         if slot is None or outcome is None:
             return False
-        return slot.generation > 0 or any(
+        if slot.attempts:  # under an intent it got another key; times may run back
+            return slot.generation > 0
+        return any(
             later.outcome is not None and later.outcome.at_ms < outcome.at_ms
             for later in self.turns[self.next + 1 :]
         )

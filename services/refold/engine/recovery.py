@@ -130,11 +130,13 @@ def key_lives(slot: Slot, unsettled: tuple[Attempt, ...], facts: Facts) -> bool:
 
     The intent's time is that of another wall clock, off the log's by `skew_max_ms` at most; now
     is what the log's clock shows at the latest, so no jump of a clock makes a key live longer.
+    Where the intent lies ahead of it a clock was set back, and nobody knows how old the key is.
     """
     if slot.key_ttl_ms is None:
         return True
     age_ms = facts.log_ms - (slot.key_since_ms - facts.skew_max_ms)
-    return age_ms + max(facts.timeout_ms, unsettled[-1].timeout_ms) < slot.key_ttl_ms
+    acts_ms = max(facts.timeout_ms, unsettled[-1].timeout_ms)
+    return age_ms >= 0 and age_ms + acts_ms < slot.key_ttl_ms
 
 
 def _ask(unsettled: tuple[Attempt, ...], facts: Facts, reason: str) -> Move:

@@ -62,6 +62,16 @@ class Timers:
         first = self._heap[:1]
         return max(self._clock.wall_ms() - first[0][0], 0) if first and self._open else 0
 
+    @property
+    def held(self) -> bool:
+        """Whether one would be due by our wall clock, which is held back to the log's."""
+        held_ms = self._clock.held_ms
+        return held_ms > 0 and bool(self._heap) and self._heap[0][0] <= self._clock.read_ms()
+
+    def look(self) -> None:
+        """What the clock shows may have changed: wait anew."""
+        self._arm()
+
     def close(self) -> None:
         """Fire nothing any more."""
         self._open = False

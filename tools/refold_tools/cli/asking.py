@@ -225,7 +225,7 @@ def history(
         files = await client.archived(run_id)
         if elsewhere:
             records += [one async for one in client.history_elsewhere(run_id)]
-            records.sort(key=lambda one: one.append_ms)  # by the log's clock, each in its order
+            records = _in_order(records)
         if not records and not files:
             raise RunUnknown(run_id, client.log.facts.namespace)
         if as_json:
@@ -244,6 +244,20 @@ def _say_archived(files: Sequence[str]) -> None:
 
     for file in files:
         say(f"archived in {file}: its records there are in the log no more", "dim")
+
+
+def _in_order(records: "list[HistoryRecord]") -> "list[HistoryRecord]":
+    """Records of several partitions by the log's clock, those of each as they stand in the log.
+
+    A clock may have been set back meanwhile: no record is older than one that stands before it.
+    """
+    latest_ms: dict[int, int] = {}
+
+    def at_least_ms(one: "HistoryRecord") -> int:
+        latest_ms[one.partition] = max(latest_ms.get(one.partition, 0), one.append_ms)
+        return latest_ms[one.partition]
+
+    return sorted(records, key=at_least_ms)
 
 
 def _history_json(

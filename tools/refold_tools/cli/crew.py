@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from refold_tools.processes import ends_with_parent
+from refold_tools.processes import ends_with_parent, hears_hangups
 
 LOOK_S = 0.1
 STOP_WITHIN_S = 30.0
@@ -54,8 +54,9 @@ class Crew:
         self._passed_on = 0
 
     def run(self) -> int:
-        """Until SIGINT or SIGTERM; returns the worst exit code of the processes at their end."""
-        numbers = (signal.SIGINT, signal.SIGTERM)
+        """Until a signal to stop; returns the worst exit code of the processes at their end."""
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        numbers += [signal.SIGHUP] if hears_hangups() else []
         before = {number: signal.signal(number, self._signalled) for number in numbers}
         try:
             while not self._signals and not self.codes:
@@ -70,7 +71,8 @@ class Crew:
         return max(self.codes, default=0)
 
     def _signalled(self, number: int, frame: object) -> None:
-        self._signals += 1
+        if number != signal.SIGHUP or not self._signals:  # a terminal's end hurries nobody
+            self._signals += 1
 
     def _look(self, place: Place) -> None:
         now = time.monotonic()

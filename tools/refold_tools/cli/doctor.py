@@ -22,6 +22,9 @@ ROOM_MIN_SIZE, ROOM_LOW_SIZE = 8 << 20, 256 << 20
 BROKERS_SAFE = 3
 """From this many on each event is on the disks of two before it is acknowledged."""
 
+ASKED_AT_ONCE = 64
+"""Partitions. One whose leader is away takes five seconds to say nothing."""
+
 IDS_SHOWN = 10
 
 TAIL = 64
@@ -160,17 +163,22 @@ async def _examine_partitions(log: "Log", findings: list[Finding]) -> Examined:
         async with Client(log, on_progress=progress) as client:
             findings.extend(await _of_counts(client))
             partitions: list[Partition] = []
-            last_ms = 0
+            last_ms = newest_event_ms = 0
+            away = await _away(log)
             for number in range(log.facts.partition_count):
+                if number in away:
+                    findings.append(_unread(f"p{number}", away[number]))
+                    continue
                 try:
-                    partition, newest_ms = await _partition(client, number)
+                    partition, newest_ms, event_ms = await _partition(client, number)
                 except (SchemaUnavailable, LogUnavailable) as unknown:
                     findings.append(_unread(f"p{number}", unknown))
                     continue
                 partitions.append(partition)
                 last_ms = max(last_ms, newest_ms)
+                newest_event_ms = max(newest_event_ms, event_ms)
                 findings.extend(_of_partition(partition))
-            findings.append(_clock(last_ms))
+            findings.append(_clock(last_ms, newest_event_ms))
             if len(partitions) < log.facts.partition_count:  # of the runs nothing would be whole
                 return Examined(tuple(findings), tuple(partitions), {}, {}, ())
             found = await client.runs()
@@ -191,7 +199,30 @@ async def _examine_partitions(log: "Log", findings: list[Finding]) -> Examined:
         progress.end()
 
 
-async def _partition(client: "Client", number: int) -> tuple[Partition, int]:
+async def _away(log: "Log") -> "dict[int, LogUnavailable]":
+    """Partitions that do not answer: asked side by side, or each would be waited for in turn."""
+    from refold.log import Topic
+    from refold_schemas.errors import LogUnavailable
+
+    gate = asyncio.Semaphore(ASKED_AT_ONCE)
+    away: dict[int, LogUnavailable] = {}
+
+    async def ask(number: int) -> None:
+        async with gate:
+            try:
+                for topic in (Topic.EVENTS, Topic.COMMANDS, Topic.SNAPSHOTS):
+                    await log.bounds(topic, number)
+            except LogUnavailable as error:
+                away[number] = error
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(log.facts.partition_count):
+            group.create_task(ask(number))
+    return away
+
+
+async def _partition(client: "Client", number: int) -> tuple[Partition, int, int]:
+    """What was seen, when its last record was appended, and the latest time of its events."""
     from refold.log import Topic
     from refold_projections.fold import Verdict
 
@@ -221,6 +252,7 @@ async def _partition(client: "Client", number: int) -> tuple[Partition, int]:
             await _letters(log, number),
         ),
         await _newest_ms(log, number),
+        position.time_last_ms,
     )
 
 
@@ -458,9 +490,10 @@ async def _of_counts(client: "Client") -> list[Finding]:
     return [Finding(NOTE, "topics", said)]
 
 
-def _clock(last_append_ms: int) -> Finding:
-    """A record of the future means that this clock, or the log's, is wrong."""
-    ahead_ms = last_append_ms - time.time_ns() // 1_000_000
+def _clock(last_append_ms: int, last_event_ms: int) -> Finding:
+    """A record of the future means that this clock, or the log's, is wrong, or that it was."""
+    now_ms = time.time_ns() // 1_000_000
+    ahead_ms = last_append_ms - now_ms
     if ahead_ms > CLOCK_SKEW_MAX_MS:
         return Finding(
             WRONG,
@@ -468,6 +501,14 @@ def _clock(last_append_ms: int) -> Finding:
             f"this machine's clock is {ahead_ms / 1000:.1f} s behind the log's last record",
             "set it, or workers refuse to serve; if it is right, see docs/errors/R015.md",
         )
+    ahead_ms = last_event_ms - now_ms
+    if ahead_ms > 2 * CLOCK_SKEW_MAX_MS:  # an event's time may be off the log's by as much again
+        said = f"a clock was set back: the log holds times up to {ahead_ms / 1000:.1f} s from now"
+        then = (
+            "set it if it is wrong now; timers that were set before the change wait for the time "
+            "that they were set to (docs/errors/R015.md)"
+        )
+        return Finding(NOTE, "clock", said, then)
     return Finding(OK, "clock", "not behind the log's last record")
 
 

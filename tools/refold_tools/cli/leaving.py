@@ -4,12 +4,15 @@ A thread cannot be cancelled, and Python waits at its exit for all of them; asyn
 own pool and for coroutines that swallow their cancellation.
 """
 
+import errno
 import io
 import os
 import sys
 import threading
 from collections.abc import Coroutine
 from typing import Any, NoReturn
+
+from refold_tools.processes import interrupt_on_hangup
 
 LEAVE_S = 1.0
 """How long the process may take to end by itself after the last word."""
@@ -25,6 +28,7 @@ def run_process() -> NoReturn:
     """Run the command line as this process and end it with its exit code."""
     global _alone
     _alone = True
+    interrupt_on_hangup()
     try:
         from refold_tools.cli import main
 
@@ -53,10 +57,15 @@ def open_streams() -> None:
 
 
 class Stream(io.TextIOWrapper):
-    """What `whole` is; it remembers how it was last refused, so that no other file is blamed."""
+    """What `whole` is; it remembers how it was last refused, so that no other file is blamed.
+
+    A terminal that has gone takes it all, as what is closed does: nobody is there to be told, and
+    what the process still has to do is worth more than its words.
+    """
 
     def __init__(self, whole: io.TextIOWrapper) -> None:
         self.refused: OSError | None = None
+        self._on_terminal = whole.isatty()
         self._whole = whole  # it would close what both write to
         super().__init__(
             whole.buffer,
@@ -71,6 +80,8 @@ class Stream(io.TextIOWrapper):
         try:
             return super().write(text)
         except OSError as error:
+            if self._has_gone(error):
+                return len(text)
             self.refused = error
             raise
 
@@ -79,8 +90,20 @@ class Stream(io.TextIOWrapper):
         try:
             super().flush()
         except OSError as error:
+            if self._has_gone(error):
+                super().flush()
+                return
             self.refused = error
             raise
+
+    def _has_gone(self, error: OSError) -> bool:
+        """Whether it was a terminal that is there no more; then all goes nowhere from now on."""
+        if error.errno != errno.EIO or not self._on_terminal:
+            return False
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.fileno())
+        os.close(nowhere)
+        return True
 
 
 def _drop_refused() -> None:

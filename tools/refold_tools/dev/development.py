@@ -15,9 +15,10 @@ from refold_tools.dev.folder import Hold, held
 from refold_tools.dev.metrics import Listening
 from refold_tools.dev.page import Page, check_installed, choose_port
 from refold_tools.devstack import Stack
+from refold_tools.processes import hears_hangups
 
 LOOK_EVERY_S = 0.5
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +62,14 @@ class Development:
         self._stopping = threading.Event()
 
     def run(self, prepare: Callable[[], None] = lambda: None) -> int:
-        """Until SIGINT or SIGTERM; returns 0 once everything that was started has ended.
+        """Until one of SIGNALS; returns 0 once everything that was started has ended.
 
         `prepare` is called once the folder is held, before anything starts. Call this from the main
         thread. Raises DevRunning, DevExtraMissing, DevPortTaken, DevPageEnded, and what keeps the
         database from coming up.
         """
-        before = {number: signal.signal(number, self._signalled) for number in SIGNALS}
+        heard = [one for one in SIGNALS if one != signal.SIGHUP or hears_hangups()]
+        before = {number: signal.signal(number, self._signalled) for number in heard}
         try:
             with held(self.plan.folder) as hold, contextlib.ExitStack() as started:
                 prepare()
@@ -146,7 +148,8 @@ class Development:
         self._database_problem = ""
 
     def _signalled(self, number: int, frame: object) -> None:
-        self._signals += 1
+        if number != signal.SIGHUP:  # a terminal's end hurries nobody
+            self._signals += 1
         if self._signals > 1:
             self.child.hurry()
         self._stopping.set()

@@ -1,4 +1,4 @@
-"""Children that do not outlive the process that started them, however it ends."""
+"""Children that do not outlive the process that started them, and the terminal that it outlives."""
 
 import ctypes
 import os
@@ -9,7 +9,7 @@ from collections.abc import Callable
 PR_SET_PDEATHSIG = 1
 """Source: prctl(2). The signal comes when the thread that started the child has ended."""
 
-__all__ = ["ends_with_parent"]
+__all__ = ["ends_with_parent", "hears_hangups", "interrupt_on_hangup"]
 
 
 def ends_with_parent(number: signal.Signals) -> Callable[[], None] | None:
@@ -29,3 +29,22 @@ def ends_with_parent(number: signal.Signals) -> Callable[[], None] | None:
             os.kill(os.getpid(), number)
 
     return ask_kernel
+
+
+def hears_hangups() -> bool:
+    """Whether SIGHUP has to be heard: not where `nohup` has said that the process is to go on."""
+    return signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+
+
+def interrupt_on_hangup() -> None:
+    """Let the end of the terminal be what Ctrl-C in it is, once: the process can clean up.
+
+    Call this from the main thread. A process that ignores SIGINT stays as it is.
+    """
+    if hears_hangups() and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, _interrupt_once)
+
+
+def _interrupt_once(number: int, frame: object) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it comes from the shell and from the kernel
+    signal.raise_signal(signal.SIGINT)
