@@ -194,6 +194,14 @@ class Project:
             (self.folder / "hang").unlink()
 
 
+@pytest.fixture(autouse=True)
+def _hangups_are_heard() -> Iterator[None]:
+    """As on a terminal, also where the tests themselves run under `nohup`."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.fixture
 def project(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
